@@ -329,7 +329,7 @@ class ForeignMemberError(KshareError):
 
 
 class GroupAliveError(KshareError):
-    """A member of the group is alive: its offsets cannot be changed from outside."""
+    """A member of the group is alive: nobody can change its offsets, or take its place, now."""
 
 
 class UnknownGroupError(KshareError):

@@ -23,11 +23,12 @@ from typing import Final
 from kshare.core.backoff import Backoff
 from kshare.core.hashing import KeyRanges
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import FencedError, FetchTimeoutError, KshareError
+from kshare.errors import FencedError, FetchTimeoutError, GroupAliveError, KafkaError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.core.query_starts import QueryStarts
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.session.session import GroupSession
+from kshare.group.tools.description import describe_group
 from kshare.group.tools.offsets import GroupOffsets
 from kshare.kafka.protocol.retry import CHANCE
 from kshare.kafka.topics import INDIVIDUAL_COMMITS_TOPIC
@@ -109,11 +110,33 @@ class QueryMember:
             What the group has processed. A partition without an offset begins at its earliest.
 
         Raises:
+            GroupAliveError: The group has members that subscribe: they would claim all back.
             FencedError: Another member has claimed them meanwhile.
             KshareError: The group's log cannot be used.
         """
+        self._refuse_subscribers()
         session = self._claims.claim(partitions, _TAKEOVER_MS)
         return {tp: start.done for tp, start in self._started(session, partitions).items()}
+
+    def _refuse_subscribers(self) -> None:
+        group = self._config.group
+        try:
+            members = describe_group(self._config.kafka, group).members or {}
+        except KafkaError as error:  # as brokers that do not say: a fence would end the query
+            _log.warning(
+                "cannot see whether group %s has members that subscribe, which would claim back "
+                "what this query reads: %s",
+                group,
+                error,
+            )
+            return
+        if members:
+            names = sorted(f"{each.client_id} on {each.host}" for each in members.values())
+            raise GroupAliveError(
+                f"group {group} has members that subscribe: {', '.join(names)}; stop them, as they "
+                "would claim back what this query reads. One that was killed counts as alive for "
+                "its session.timeout.ms"
+            )
 
     def commit(self, processed: Mapping[TopicPartition, Progress], /) -> None:
         """Begin to publish what the query has processed of each partition, in total.

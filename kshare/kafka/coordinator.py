@@ -290,8 +290,8 @@ class OffsetWriter:
         hint = ""
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             hint = (
-                "; the group has members that do not share key ranges (plain consumers): stop "
-                "them, or use another group.id"
+                "; the group has members that subscribe, with kshare or another client: stop them, "
+                "or use another group.id"
             )
         action = f"{self._action} for {partition}"
         return kafka_error(RdKafkaError(code), action, hint=hint, **partition._asdict())

@@ -22,6 +22,7 @@ from kshare.dead_letters.writer import DeadLetters
 from kshare.group.config.rules import facts_of, needs_explicit
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
+from kshare.group.core.left_out import ParkedHashes
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.kafka.parked_keys import ParkedKeys
@@ -232,13 +233,34 @@ class ConsumerEdge:
         """Have the key of a record read again, from that record on."""
         self._releases.let_go(record.topic_partition, record.raw_key, record.offset)
 
+    def parked(self, firsts: Iterable[Record]) -> list[Hashable]:
+        """The lanes, of those that begin with some records, whose keys operators have parked.
+
+        The consumer obeys the same list, so it returns nothing more of these keys.
+        """
+        parked = self._parked_hashes()
+        return [
+            each.lane
+            for each in firsts
+            if each.raw_key is not None
+            and (hashes := parked.get(each.topic))
+            and hashes.holds(key_hash(each.raw_key, 0))
+        ]
+
+    def _parked_hashes(self) -> ParkedHashes:
+        parking = self._releases._dispatcher.parking  # noqa: SLF001 - the consumer's own look
+        return {} if parking is None or parking.hashes is None else parking.hashes
+
     def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
         """Those of some parked lanes whose keys an operator has unparked since.
 
         Raises:
             KafkaError: It cannot be read.
         """
-        parked = None if not lanes or self._parker is None else self._parker.read()
+        if self._parker is None:
+            still = self.parked(lanes.values())
+            return [lane for lane in lanes if lane not in still]
+        parked = self._parker.read() if lanes else None
         if parked is None:
             return []
         return [lane for lane, first in lanes.items() if (first.topic, first.raw_key) not in parked]

@@ -157,6 +157,11 @@ class Engine:
         self._offered = deque(each for each in self._offered if each.lane not in lanes)
         self._edge.give_back(firsts)
 
+    def park(self, keys: Iterable[Hashable]) -> None:
+        """Operators have parked these keys of lanes: nothing more is begun of them."""
+        self.scheduler.park(keys)
+        self.settle_soon()
+
     def unparked(self, key: Hashable) -> None:
         """The key of a lane is parked no more."""
         self.scheduler.unparked(key)

@@ -5,6 +5,7 @@
     group's log --read--> attempts, for the records that come
                     +---> marks of sequences --> the scheduler
     a record that ends a sequence --> the log says so, too? --> it is ended there, then handled
+    parked keys ---> what is held of them is given back; unparked: it comes again
 
 Guarantees: a record that ends a sequence is looked up in the log before it, and those behind it,
 reach the scheduler: what it bears was written there before it could be read, so no mark that is
@@ -46,7 +47,7 @@ def _mark(sequence: Sequenced) -> Mark:
 
 
 class KeptState:
-    """Reads attempts and sequences from the group's log, and which keys are parked no more.
+    """Reads attempts and sequences from the group's log, and follows which keys are parked.
 
     For the reader's thread.
 
@@ -156,11 +157,12 @@ class KeptState:
     def _soon(self, call: Callable[[_T], object], given: _T) -> None:
         self._engine.loop.soon_from_thread(lambda: call(given))
 
-    def look_for_unparked(self) -> None:
-        """Handle the records of keys again that an operator has unparked (``kshare unpark``)."""
+    def follow_parking(self) -> None:
+        """Give back what is held of keys that an operator has parked; unparked, it comes again."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._soon(self._engine.park, self._edge.parked(self._engine.scheduler.firsts()))
         try:
             # The lanes first: a key that is parked meanwhile is in the list that is read then.
             parked = dict(self._engine.scheduler.parked_lanes)

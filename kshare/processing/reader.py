@@ -106,7 +106,7 @@ class Reader:
                     on_started=self._started,
                 )
             while not is_stopping():
-                self._kept.look_for_unparked()
+                self._kept.follow_parking()
                 self._look_for_others()
                 if not room.wait(is_stopping):
                     self._follow(is_stopping)
@@ -130,7 +130,7 @@ class Reader:
         waits, look_at = WaitLog(_log), time.monotonic() + SAY_SECONDS
         while not until():
             if not self._ending.begun.is_set():
-                self._kept.look_for_unparked()
+                self._kept.follow_parking()
                 if time.monotonic() >= look_at:
                     waits.wait(full(scheduler.figures(), scheduler.firsts()))
                     look_at = time.monotonic() + SAY_SECONDS

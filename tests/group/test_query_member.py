@@ -10,9 +10,17 @@ import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import AuthorizationError, ConsumerClosedError, FencedError
+from kshare.errors import (
+    AuthorizationError,
+    ConsumerClosedError,
+    FencedError,
+    GroupAliveError,
+    KafkaError,
+)
+from kshare.group import query_member
 from kshare.group.core.ownerships import no_epochs
 from kshare.group.query_member import QueryMember
+from kshare.group.tools.description import GroupDescription, JoinedMember
 from kshare.group.tools.offsets import GroupOffsets
 from kshare.options import KafkaConfig
 from kshare.testing import FakeCluster
@@ -102,6 +110,40 @@ def test_two_queries_with_other_hashes_have_one_stable_offset(servers: str) -> N
         upper.commit({T0: Progress.at(70)})
         upper.flush(SECONDS)
         eventually(lambda: _push(lower) and primary(servers) == 70)
+
+
+def describes(monkeypatch: pytest.MonkeyPatch, answer: GroupDescription | KafkaError) -> None:
+    def describe(kafka: KafkaConfig, group: str) -> GroupDescription:
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(query_member, "describe_group", describe)
+
+
+def test_a_query_does_not_start_in_a_group_whose_members_subscribe(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would claim all back, and meanwhile both read the same."""
+    joined = JoinedMember("m-1", "billing-1", "10.0.0.7")
+    describes(monkeypatch, GroupDescription("stable", {"m-1": joined}))
+    with closing(query(servers)) as spark:
+        with pytest.raises(
+            GroupAliveError, match=r"subscribe: billing-1 on 10\.0\.0\.7; stop them"
+        ):
+            spark.join([T0])
+        assert spark._claims._session is None
+
+
+@pytest.mark.parametrize(
+    "answer", [GroupDescription("empty", {}), GroupDescription("unknown", None), KafkaError("late")]
+)
+def test_a_query_starts_where_no_member_is_known_to_subscribe(
+    servers: str, monkeypatch: pytest.MonkeyPatch, answer: GroupDescription | KafkaError
+) -> None:
+    describes(monkeypatch, answer)
+    with closing(query(servers)) as spark:
+        assert spark.join([T0]) == {T0: Progress.at(0)}
 
 
 def _push(lead: QueryMember) -> bool:

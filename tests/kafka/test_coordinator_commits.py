@@ -119,7 +119,7 @@ def test_refusals_say_why(cluster: FakeCluster, writer: OffsetWriter) -> None:
     codes = ["UNKNOWN_MEMBER_ID", "GROUP_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART"]
     cluster.fail("OffsetCommit", codes)
     members = commit(writer, zero=1)[T0]
-    assert "the group has members that do not share key ranges" in str(members)
+    assert "members that subscribe, with kshare or another client: stop them" in str(members)
     denied = commit(writer, zero=1)[T0]
     assert isinstance(denied, AuthorizationError)
     assert f"not authorized to commit offsets of group {GROUP} for orders-0: " in str(denied)

@@ -13,7 +13,17 @@ import pytest
 
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.log.retry_log import Attempts, Remembered
-from kshare.processing import DeadLetter, Park, Processor, Record, consumer_edge
+from kshare.processing import (
+    DeadLetter,
+    Outcome,
+    Park,
+    Processor,
+    Record,
+    Retry,
+    Status,
+    Stop,
+    consumer_edge,
+)
 from kshare.processing.consumer_edge import ConsumerEdge, records_of
 from kshare.processing.core.sequences import Sequences
 from kshare.processing.kept_state import KeptState
@@ -23,8 +33,8 @@ from kshare.testing import FakeCluster
 from tests.processing.engines import comes
 from tests.processing.running import ORDERS, RECORDS, SOON, run
 from tests.support.clock import WAIT_S, Counted, until
-from tests.support.fake_session import FakeSessions
-from tests.support.parked_keys import keys_of
+from tests.support.fake_session import FakeSessions, fake_consumers
+from tests.support.parked_keys import FakeParked, keys_of
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -65,21 +75,68 @@ def test_a_key_that_is_unparked_goes_on_in_the_process_that_parked_it(
     assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS + 1))
 
 
+@pytest.mark.parametrize("policy", [Stop(), DeadLetter("dlq"), Park()])
+def test_a_key_that_an_operator_parks_is_handled_no_more_until_it_is_unparked(
+    sessions: FakeSessions,
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: FailurePolicy,
+) -> None:
+    """It fails until then; its dead letter would be final, and to stop would end all others."""
+    monkeypatch.setattr("kshare.processing.kept_state._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("kshare.kafka.parking.EVERY_SECONDS", 0.05)
+    parked, seen, calls = FakeParked(), list[int](), list[float]()
+    outcomes, is_whole = list[Outcome](), threading.Event()
+
+    async def handler(record: Record) -> None:
+        if record.offset == 103 and not is_whole.is_set():
+            calls.append(time.monotonic())
+            raise ValueError("no")
+        seen.append(record.offset)
+
+    def is_over() -> bool:
+        if calls and not parked.keys and not is_whole.is_set():
+            parked.keys.add(("orders", b"k3"))
+        if len(seen) == RECORDS - 20 and Status.PARKED in [each.status for each in outcomes]:
+            before = len(calls)
+            time.sleep(1.5)  # the next attempt would have been begun
+            assert len(calls) == before
+            is_whole.set()
+            parked.keys.clear()
+        return len(seen) == RECORDS and sessions.processed(ORDERS, RECORDS - 1)
+
+    with fake_consumers(cluster, sessions, parked=parked) as make:
+        made = make(
+            acknowledgement__mode="explicit",
+            enable__auto__commit=True,
+            auto__commit__interval__ms=50,
+        )
+        made.assign([ORDERS])
+        processor = Processor(
+            handler,
+            retry=Retry(attempts=2, first=1.0, most=1.0),
+            on_failure=policy,
+            on_outcome=outcomes.append,
+        )
+        run(processor, made, is_over)
+    assert [at for at in seen if at % 10 == 3] == [*range(3, 300, 10)]
+    assert len(seen) == RECORDS
+    assert all(sessions.processed(ORDERS, offset) for offset in range(RECORDS))
+
+
 def test_an_unparked_record_has_all_its_attempts_though_some_were_known_at_the_start() -> None:
     engine, edge = Mock(), Mock()
     state = KeptState(engine, edge, has_sequences=False)
     state._remembered = Remembered({(ORDERS, 7): Attempts(4, 0.0, 0.0, None)})
     known = list[int]()
 
-    def let_go(*_: object) -> None:
-        known.append(len(state._remembered.attempts))
-
-    engine.loop.soon_from_thread = let_go
+    engine.unparked = lambda _: known.append(len(state._remembered.attempts))
+    engine.loop.soon_from_thread = lambda call: call()
     engine.scheduler.parked_lanes = {b"k7": Mock()}
     engine.scheduler.sequences = Sequences()
     edge.unparked.return_value = [b"k7"]
     edge.retry_log.read.return_value = Remembered()  # it was forgotten when it was parked
-    state.look_for_unparked()
+    state.follow_parking()
     assert known == [0]
 
 

@@ -389,7 +389,7 @@ def test_releases_are_looked_at_while_there_is_no_room_but_not_while_it_ends(
     intake = Mock(room=Room(lambda: (0, 1), 1))
     intake.engine.scheduler.firsts = list
     reader = Reader(Processor(print), made, intake, ending)
-    reader._kept = Mock(look_for_unparked=lambda: calls.append("look"))
+    reader._kept = Mock(follow_parking=lambda: calls.append("look"))
     monkeypatch.setattr(made, "poll", lambda _: calls.append("poll"))
     reader._follow(lambda: calls.count("poll") == 2)
     assert calls == ["look", "poll"] * 2

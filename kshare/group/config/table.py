@@ -319,7 +319,8 @@ class ConsumerConfig:
         HEARTBEAT_MS,
         "heartbeat.interval.ms",
         integer(1, INT_MAX),
-        "How often a member says that it is alive (`subscribe`).",
+        "How often a member says that it is alive (`subscribe`). Without it, a third of "
+        "`session.timeout.ms`, if that is below 9 s.",
     )
     max_poll_interval_ms: int = config(
         300_000,

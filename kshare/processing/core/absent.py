@@ -3,7 +3,8 @@
 ::
 
     limited  a lane waits and holds much ---it has no other records left---> the rest comes again
-    parked   its key, as a record has failed ---unparked by an operator----> all of it does
+    parked   its key, as a record has failed, or by an operator
+                                             ---unparked by an operator----> all of it does
     put off  as its first record is not to be handled before a time, and others need the room
              ---its time--->                                                 all of it does
 
@@ -11,7 +12,7 @@ What comes of a lane meanwhile was on its way. Lanes that others get are forgott
 anew if they come back.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count, islice
@@ -38,12 +39,14 @@ class AbsentLanes:
         held: What is held.
         parked: Lanes that are parked, and the first record of each.
         put_off: Lanes that wait for a time: that, and the first record of each.
+        parking: Lanes of which an operator has parked the key, and of which something is under way.
     """
 
     settings: Settings
     held: HeldLanes
     parked: dict[Hashable, Record] = field(default_factory=dict)
     put_off: dict[Hashable, tuple[float, Record]] = field(default_factory=dict)
+    parking: set[Hashable] = field(default_factory=set)
     _times: list[tuple[float, int, Hashable]] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
 
@@ -82,6 +85,19 @@ class AbsentLanes:
             return []
         self.parked[lane.key] = first.without_rows()
         return [GiveBack((first,))] if self.settings.gives_back else []
+
+    def begin_parking(self, keys: Iterable[Hashable]) -> list[Lane]:
+        """Operators have parked these keys, and no others.
+
+        Returns:
+            The lanes to park now; :attr:`parking` has those to park when a call has ended.
+        """
+        lanes = [lane for key in keys if (lane := self.held.lanes.get(key)) is not None]
+        if not self.settings.gives_back:  # what is left over would not come again
+            lanes = []
+        under_way = {State.RUNNING, State.ENDING}
+        self.parking = {lane.key for lane in lanes if lane.state in under_way}
+        return [lane for lane in lanes if lane.state not in under_way]
 
     def unpark(self, key: Hashable) -> list[TakeAgain]:
         """A lane is parked no more."""

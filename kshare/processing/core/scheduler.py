@@ -14,12 +14,12 @@ A lane is there as long as it has records. Its first record alone decides: while
 for its next attempt or its dead letter, those behind it wait, and all other lanes go on.
 
 Guarantees: outcomes of a lane come in the order of its records; a record has one outcome; after a
-lane is parked none of its records is handled, until others got it (``revoke``); no lane waits for a
-slot twice while another one waits for it; no more is held, and no more calls are under way, than
-the settings say. Cost: 4 us a record.
+lane is parked none of its records is handled, until it is unparked or others got it (``revoke``);
+no lane waits for a slot twice while another one waits for it; no more is held, and no more calls
+are under way, than the settings say. Cost: 4 us a record.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -172,7 +172,7 @@ class Scheduler:
         if self._running.end(call):
             for lane in call.lanes:
                 lane.running = 0
-                if not self._is_others(lane, now):
+                if not self._is_away(lane, now):
                     self._held.set_ready(lane)
 
     # -- answers of handlers ----------------------------------------------------------------
@@ -319,7 +319,8 @@ class Scheduler:
             record.since = now if record.since is None else record.since
             lane.trouble = lane.trouble._replace(error=error, is_exhausted=True)
             lane.running = 0
-            self._exhausted(lane, error)
+            if not self._is_parked_now(lane):
+                self._exhausted(lane, error)
         else:
             self._wait(lane, error, now, now + retry.delay(record.failures, record.offset))
 
@@ -331,7 +332,7 @@ class Scheduler:
         record.due = due
         if remembers and lane.revoked.get(record, True):  # also for others, who get it in order
             self.effects.append(Remember(record))
-        if self._is_others(lane, now):
+        if self._is_away(lane, now):
             return
         lane.trouble, lane.running = lane.trouble._replace(error=error), 0
         self._held.wait(lane, due)
@@ -377,7 +378,7 @@ class Scheduler:
 
     def ending_failed(self, lane: Lane, now: float) -> None:
         """A dead letter could not be written, or a key not be parked: it is tried again later."""
-        if lane.state is State.ENDING and not self._is_others(lane, now):
+        if lane.state is State.ENDING and not self._is_away(lane, now):
             retry = self._settings.retry
             times = lane.trouble.failed_endings + 1
             lane.trouble = lane.trouble._replace(failed_endings=times)
@@ -393,10 +394,30 @@ class Scheduler:
         Returns:
             The records that are held no more.
         """
-        if lane.state is not State.ENDING:
-            return []
+        return self._park(lane) if lane.state is State.ENDING else []
+
+    def park(self, keys: Iterable[Hashable]) -> None:
+        """Operators have parked the keys of some lanes: they are parked, as after a failure.
+
+        A call that is under way, or a dead letter, ends first: its record has its outcome if it
+        succeeds, and is parked with the others if it does not. Each time, say all keys.
+        """
+        for lane in self._absent.begin_parking(keys):
+            self._park(lane)
+
+    def _is_parked_now(self, lane: Lane) -> bool:
+        """Park a lane if its key was parked while something of it was under way."""
+        if lane.key not in self._absent.parking:
+            return False
+        self._absent.parking.discard(lane.key)
+        lane.state = State.RUNNING  # it is in no queue: a new one neither
+        self._park(lane)
+        return True
+
+    def _park(self, lane: Lane) -> list[Record]:
         failed = lane.records[0]
-        if failed not in lane.revoked:  # once it is unparked, it has all its attempts
+        # Once it is unparked, it has all its attempts.
+        if failed.since is not None and failed not in lane.revoked:
             self.effects.append(Forget(failed, is_parked=True))
         self.effects += self._absent.park(lane)
         return self._leave(lane, Status.PARKED)
@@ -495,6 +516,10 @@ class Scheduler:
         self._advance(lane, now)
         return True
 
+    def _is_away(self, lane: Lane, now: float) -> bool:
+        """As :meth:`_is_others`; True, too, if all that is left of the lane is parked now."""
+        return self._is_others(lane, now) or self._is_parked_now(lane)
+
     def is_running(self, is_of: Callable[[Record], bool]) -> bool:
         """True if a handler has some record, or its dead letter is under way."""
         return self._held.is_running(is_of)
@@ -532,6 +557,8 @@ class Scheduler:
                 del held.lanes[lane.key]
             if lane.given_back is not None:
                 self.effects.append(TakeAgain(lane.given_back))
+            return
+        if self._absent.parking and self._is_parked_now(lane):
             return
         first, sequences = lane.records[0], self.sequences
         if sequences.marks and self._phase is not Phase.CLOSING and sequences.follows(first):

@@ -10,7 +10,7 @@ from hypothesis import settings as configured
 from hypothesis import strategies as st
 
 from kshare.dead_letters.record import Record, Status
-from kshare.processing.core.lane import Lane
+from kshare.processing.core.lane import Lane, State
 from kshare.processing.core.scheduler import Scheduler
 from kshare.processing.core.settings import OnFailure, RetryPlan, Settings
 from tests.processing.core.simulation import Attempt, Simulation, record_of
@@ -116,6 +116,94 @@ def unparking(settings: Settings, keys: list[int], poison: set[int], unparked: i
 
 
 test_an_unparked_key_goes_on_in_order = UNPARKED(unparking)
+
+BY_OPERATORS = given(
+    SETTINGS,
+    st.sampled_from([OnFailure.STOP, OnFailure.DEAD_LETTER, OnFailure.PARK]),
+    RECORDS,
+    POISON,
+    st.integers(0, KEYS - 1),
+    st.floats(0.0, 1.0),
+)
+
+
+def parking(
+    settings: Settings,
+    on_failure: OnFailure,
+    keys: list[int],
+    poison: set[int],
+    parked: int,
+    when: float,
+) -> None:
+    """After an operator has parked a key, none of its records begins, fails or gets a letter.
+
+    Unparked, it goes on in order.
+    """
+    settings = replace(settings, gives_back=True, on_failure=on_failure)
+    poison = {at for at in poison if at < len(keys) and keys[at] == parked}
+    heals = False
+    lane = str(parked).encode()
+    run = Simulation(settings, lambda r: Attempt(0.3, fails=r.offset in poison and not heals))
+    run.run([record_of(at, key) for at, key in enumerate(keys)], until=when)
+    held = run.scheduler._held.lanes.get(lane)
+    is_ending = held is not None and held.state is State.ENDING
+    halted, letters, begun = run.halted, len(run.letters), len(run.started)
+    run.scheduler.park([lane])
+    later = [record for record in run.todo if record.lane == lane]  # a consumer keeps them, too
+    run.todo = [record for record in run.todo if record.lane != lane]
+    run.run([])
+    assert lane not in [record.lane for _, record, _ in run.started[begun:]]
+    assert run.halted is halted
+    assert len(run.letters) == letters + (is_ending and on_failure is OnFailure.DEAD_LETTER)
+    if halted is not None:
+        return
+    assert lane not in run.scheduler._held.lanes
+    assert not run.remembered
+    done = [Status.DONE, Status.DEAD_LETTERED]
+    for key in range(KEYS):
+        own = [at for at, each in enumerate(keys) if each == key]
+        assert key == parked or run.of_key(key, *done) == own
+    heals = True
+    run.scheduler.park([])
+    run.scheduler.unparked(lane)
+    run.run(later)
+    assert run.of_key(parked, *done) == [at for at, key in enumerate(keys) if key == parked]
+
+
+test_no_record_of_a_key_that_operators_park_is_begun = BY_OPERATORS(parking)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_key_that_is_unparked_while_its_call_is_under_way_was_never_parked(fails: bool) -> None:
+    settings = Settings(retry=RetryPlan(2, 0.2, 1.0, 0.0), gives_back=True)
+    run = Simulation(settings, lambda r: Attempt(1.0, fails=fails and r.attempt == 1))
+    run.run([record_of(0, 0), record_of(1, 0)], until=0.5)
+    run.scheduler.park([b"0"])
+    run.scheduler.park([])
+    run.run([])
+    assert run.of_key(0) == [0, 1]
+    assert not run.scheduler.parked_lanes
+
+
+def test_without_giving_back_an_operator_parks_nothing_that_is_held() -> None:
+    run = Simulation(Settings(), lambda _: Attempt(1.0))
+    run.scheduler.add([record_of(0, 0)], 0.0)
+    run.scheduler.park([b"0"])
+    run.run([])
+    assert run.of_key(0, Status.DONE) == [0]
+
+
+def test_a_letter_that_fails_while_its_key_is_parked_is_not_tried_again() -> None:
+    settings = Settings(
+        retry=RetryPlan(1, 0.2, 1.0, 0.0), on_failure=OnFailure.DEAD_LETTER, gives_back=True
+    )
+    run = Simulation(settings, lambda _: Attempt(0.1, fails=True), writes=lambda *_: False)
+    run.run([record_of(0, 0)], until=0.2)
+    run.scheduler.park([b"0"])
+    run.run([])
+    assert run.of_key(0, Status.PARKED) == [0]
+    assert list(run.scheduler.parked_lanes) == [b"0"]
+
 
 _parked, _revoke = Scheduler.parked, Scheduler.revoke
 
