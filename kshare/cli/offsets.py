@@ -16,6 +16,7 @@ from kshare.cli.connection import log_topic, needed_kafka_config
 from kshare.cli.output import Answer, complain, counted, line_of
 from kshare.cli.show import partition_text
 from kshare.core.bounded_json import read_object
+from kshare.core.listing import printable
 from kshare.core.progress import TopicPartition
 from kshare.group.log.primary import OffsetAndMetadata
 from kshare.group.tools.offsets import GroupOffsets
@@ -97,7 +98,8 @@ def _list(
         draw_partitions(f"group {arguments.group}", list(shown.values()), arguments.plot)
     rows = [_as_json(shown[tp], each) for tp, each in wanted.items()]
     if not shown:
-        return Answer(rows, line_of(f"group {arguments.group} has committed nothing"))
+        of_topic = "" if arguments.topic is None else f" of topic {printable(arguments.topic)}"
+        return Answer(rows, line_of(f"group {arguments.group} has committed nothing{of_topic}"))
     return Answer(rows, "".join(partition_text(each) for each in shown.values()))
 
 

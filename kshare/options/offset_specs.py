@@ -272,6 +272,8 @@ def _object(text: str, example: str) -> _Object:
     try:
         value = json.loads(text, object_pairs_hook=_no_doubles, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
+        if not text.startswith(("{", "[")):  # a word, misspelt
+            raise ValueError(f"is {_show(text)}; write {example}") from None
         raise ValueError(f"is not JSON ({error}); write {example}") from None
     except RecursionError:
         raise ValueError(f"is nested too deeply; write {example}") from None

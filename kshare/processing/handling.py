@@ -77,6 +77,9 @@ class Handling:
         _check(batch_size, "batch_size", problems)
         _check(max_records, "max_records", problems)
         _check(max_bytes, "max_bytes", problems)
+        if retry is not None and not isinstance(retry, Retry):
+            problems.append(f"retry is {shown(retry)}; wanted Retry(attempts=..., first=...)")
+            retry = None
         retry = retry or Retry()
         plan = retry.plan(problems)
         seconds = None if timeout is None else seconds_of("timeout", timeout, problems)

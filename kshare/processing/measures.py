@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
 
+from kshare.core.listing import counted
 from kshare.core.progress import TopicPartition
 from kshare.dead_letters.record import Outcome, Record, Status
 from kshare.processing.core.scheduler import Scheduler
@@ -36,6 +37,7 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 """Upper bounds of the buckets of latencies, in seconds; the last bucket has none."""
 _LOOK_SECONDS: Final = 0.1
 _QUIET_SECONDS: Final = 60.0
+_FAILED: Final = (Status.DEAD_LETTERED, Status.PARKED)
 _ENGINE: Final = "kshare.processing.engine"
 
 
@@ -50,6 +52,7 @@ class Measures:
         seconds: Time that calls took, in all.
         buckets: Number of calls by how long they took, see :data:`BOUNDS`.
         read: Number of records that were read.
+        last_failed: The last record that is a dead letter, or whose key was parked; None if none.
     """
 
     outcomes: Counter[Status] = field(default_factory=Counter)
@@ -58,6 +61,7 @@ class Measures:
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     read: int = 0
+    last_failed: Outcome | None = None
 
     def called(self, seconds: float, *, is_failure: bool = False) -> None:
         """A call has ended."""
@@ -67,11 +71,14 @@ class Measures:
 
     def count(self, outcomes: Iterable[Outcome]) -> None:
         """Records have outcomes."""
-        statuses = [outcome.status for outcome in outcomes]
+        listed = list(outcomes)
+        statuses = [outcome.status for outcome in listed]
         done = statuses.count(Status.DONE)  # by identity: to hash a status takes longer
         self.outcomes[Status.DONE] += done
         if done < len(statuses):
             self.outcomes.update(status for status in statuses if status is not Status.DONE)
+            failed = [each for each in listed if each.status in _FAILED]
+            self.last_failed = failed[-1] if failed else self.last_failed
 
     @property
     def calls(self) -> int:
@@ -99,6 +106,8 @@ class Running:
 class Progress:
     """Logs how a processor goes on; nothing while it has nothing to do. For an event loop's thread.
 
+    Records that have failed for good are a warning, at the end and once a minute.
+
     Args:
         running: The processor.
     """
@@ -110,11 +119,14 @@ class Progress:
         self._running = running
         self._loop = asyncio.get_running_loop()
         self._ended = 0
+        self._failed = Counter[Status]()  # as it was said last
+        self._failed_at = -_QUIET_SECONDS
         self._timer = self._loop.call_later(self.seconds, self._log_line)
 
     def close(self) -> None:
         """Log no more."""
         self._timer.cancel()
+        self._warn_of_failed()
 
     def _log_line(self) -> None:
         ended = self._running.measures.outcomes.total()
@@ -123,7 +135,29 @@ class Progress:
             if rate or self._running.scheduler.firsts():
                 _log.info("%s", progress_line(self._running, rate, time.time()))
         self._ended = ended
+        if self._loop.time() - self._failed_at >= _QUIET_SECONDS:
+            self._warn_of_failed()
         self._timer = self._loop.call_later(self.seconds, self._log_line)
+
+    def _warn_of_failed(self) -> None:
+        """Say how many records have failed for good since that was said last, if any has."""
+        measures = self._running.measures
+        now = Counter({status: measures.outcomes[status] for status in _FAILED})
+        new, last = now - self._failed, measures.last_failed
+        if last is None or not new:
+            return
+        self._failed, self._failed_at = now, self._loop.time()
+        dead, parked = new[Status.DEAD_LETTERED], new[Status.PARKED]
+        _log.warning(
+            "group %s: %s failed for good (%s, %s of parked keys); the last one is %s offset %d%s",
+            self._running.group,
+            counted(dead + parked, "record"),
+            counted(dead, "dead letter"),
+            f"{parked:,}",
+            last.record.topic_partition,
+            last.record.offset,
+            "" if last.error is None else f", {type(last.error).__name__}",
+        )
 
 
 def progress_line(running: Running, rate: float, now: float) -> str:

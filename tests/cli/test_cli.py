@@ -92,7 +92,6 @@ def test_help_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ([], "required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
         (["status"], "required: --checkpoint"),
     ],
@@ -102,6 +101,13 @@ def test_faults_end_with_code_2(arguments: list[str], fault: str, capsys: Any) -
         cli.main(arguments)
     assert ended.value.code == 2
     assert fault in capsys.readouterr().err
+
+
+def test_without_a_command_they_are_listed(capsys: Any) -> None:
+    assert cli.main([]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert all(f"  {command} " in said.err for command in COMMANDS)
 
 
 @pytest.mark.parametrize(

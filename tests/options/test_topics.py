@@ -263,7 +263,8 @@ def test_assign_is_what_was_written(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("t", "is not JSON"),
+        ("t", 'is "t"; write {"orders": '),
+        ("{", "is not JSON"),
         ("[0]", "must be a JSON object"),
         ("{}", "names no partition"),
         ('{"t": []}', "names no partition"),
@@ -338,7 +339,8 @@ def test_offsets_and_timestamps_are_what_was_written(places: dict[TopicPartition
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nowhere", "is not JSON"),
+        ("nowhere", 'is "nowhere"; write '),
+        ("{nowhere}", "is not JSON"),
         ("23", "must be a JSON object"),
         ('{"t": 5}', "topic t must have an object"),
         ('{"t": {"0": -3}}', "t-0: -3 is not an offset"),

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kshare.group.consumer.consumer import KeySharedConsumer
-from kshare.processing import Processor, Record, Retry, measures, register_metrics
+from kshare.processing import DeadLetter, Processor, Record, Retry, measures, register_metrics
 from kshare.processing.measures import LoopWatch, Progress
 from tests.processing.running import RECORDS, run
 from tests.support.clock import WAIT_S, until
@@ -175,6 +175,34 @@ def test_a_line_of_progress_names_what_is_held_longest(
     assert wanted.fullmatch(lines()[-1])
     rates = [text.split(" ")[2] for text in lines()]
     assert sum(float(rate.replace(",", "")) * 0.1 for rate in rates) == RECORDS - 59
+
+
+@pytest.mark.parametrize("sequence", [True, False])
+def test_records_that_have_failed_for_good_are_a_warning(
+    consumer: Callable[..., KeySharedConsumer],
+    caplog: pytest.LogCaptureFixture,
+    sequence: bool,
+) -> None:
+    """At the end at the latest, also where nobody has asked for lines at INFO."""
+    done = list[int]()
+
+    async def handler(record: Record) -> None:
+        if record.offset == 5:
+            raise ValueError("no secret")
+
+    processor = Processor(
+        handler,
+        retry=Retry(attempts=1),
+        on_failure=DeadLetter("orders.dlq", sequence=sequence),
+        on_outcome=lambda outcome: done.append(outcome.record.offset),
+    )
+    run(processor, consumer(), lambda: len(done) == RECORDS)
+    (said,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    failed = "1 record failed for good (1 dead letter, 0 of parked keys)"
+    if not sequence:
+        assert f"{failed}; the last one is orders-0 offset 5, ValueError" in said
+    assert "failed for good" in said
+    assert "secret" not in said
 
 
 def test_a_processor_that_has_nothing_to_do_tells_nothing(

@@ -237,7 +237,7 @@ class PartitionReader:
         return False
 
     def _leave_siblings_behind_their_end(self) -> None:
-        """What comes behind what the group reads, as in an open batch, is fetched alone."""
+        """Fetch alone what comes behind the offsets of the group, as in an open batch."""
         group, offset = self._records.fetch_group, self.offset
         if self._chunks is None or group is None or offset is None or offset < group.end:
             return

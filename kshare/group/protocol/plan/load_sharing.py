@@ -37,7 +37,7 @@ from kshare.ranges.adaptive import adaptive, is_even
 __all__ = ["LoadSharing", "ReportedLoads", "unfinished"]
 
 _Observed: TypeAlias = Mapping[str, tuple[RangeObservation, ...]]
-"""What each member has observed of a partition, by its id."""
+"""The observations of a partition, by the id of the member that has made them."""
 
 
 class ReportedLoads:
@@ -57,7 +57,7 @@ class ReportedLoads:
                 self._observed.setdefault(partition, {})[member] = observed
 
     def observed(self, partition: TopicPartition) -> _Observed:
-        """What members have observed of a partition; without those that have nothing."""
+        """The observations of a partition by its members; without those that have none."""
         return self._observed.get(partition, {})
 
     def load(self, partition: TopicPartition) -> PartitionLoad:
