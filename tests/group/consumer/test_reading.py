@@ -2,16 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError, OptionsError, UnknownTopicError
+from kshare.group.consumer import topic_lookup
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.topic_lookup import check_existence
 from kshare.testing import FakeCluster
 from tests.support.clock import until
+from tests.support.effort import calls_below
 from tests.support.fake_session import FakeSessions
 from tests.support.groups import (
     LOG,
@@ -102,6 +107,23 @@ def test_partitions_that_do_not_exist_are_refused_at_once(make: Make) -> None:
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         consumer.assign({("no-such-topic", 0): [(0, 10)]})
     assert consumer.assignment() == {T0: ()}  # as before
+
+
+def test_what_it_takes_to_look_whether_partitions_exist_grows_with_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions = {TopicPartition("orders", number) for number in range(1_000)}
+    cluster = SimpleNamespace(
+        partitions=lambda _: partitions, shorten_timeout=lambda _: None, close=lambda: None
+    )
+    monkeypatch.setattr(topic_lookup, "Cluster", lambda _: cluster)
+    with calls_below(5_000):
+        check_existence(group_config("b:9092").kafka, partitions)
+    with (
+        pytest.raises(UnknownTopicError, match="orders has partitions 0 to 999"),
+        calls_below(5_000),
+    ):
+        check_existence(group_config("b:9092").kafka, {TopicPartition("orders", 1_000)})
 
 
 def test_brokers_that_do_not_answer_keep_nobody_from_assigning(
