@@ -291,7 +291,7 @@ class KeySharedConsumer:
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed, maybe meanwhile; callbacks amid ``close()`` may commit.
             TypeError: An offset is no integer, or the message is none.
-            ValueError: Both or wrong offsets were given.
+            ValueError: Both or wrong offsets were given, or one beyond what was returned.
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
@@ -302,13 +302,14 @@ class KeySharedConsumer:
                 raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
         is_nothing = offsets is not None and not limits
-        work = CommitRequest({}, {}) if is_nothing else self._processed.work_up_to(limits)
+        nothing = CommitRequest({}, {})
+        work = nothing if is_nothing else self._processed.work_up_to(limits, message)
         if asynchronous:
             with self._state.call():
                 self._commits.begin(work)
             return None
         stable = self._commits.commit(work)
-        if not limits:
+        if not limits or work.late:
             self._session.check()  # of hashes that others have claimed there may be no delivery
         return stable
 

@@ -16,9 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Stripe, TopicPartition
+from kshare.core.region import EMPTY, Region
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.ended import EndedDeliveries
 from kshare.group.core.fetched_rows import FetchedRows
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.left_out import LeftOut, ParkedHashes
@@ -51,7 +53,7 @@ class Deliveries:
         assignment: The partitions that are claimed, and their key hashes.
         paused: Partitions that are not read for now.
         by_partition: What is handed out of the partitions that have started.
-        stops: How often the delivery of a partition has ended, or was begun again.
+        ended: What was returned before deliveries have ended.
         left_out: As given.
         fetched: What is fetched, and what is to be fetched anew.
     """
@@ -60,7 +62,7 @@ class Deliveries:
         self.assignment: dict[TopicPartition, KeyRanges] = {}
         self.paused: set[TopicPartition] = set()
         self.by_partition: dict[TopicPartition, Delivery] = {}
-        self.stops = 0
+        self.ended = EndedDeliveries()
         self.left_out = left_out
         self.fetched = FetchedRows()
         self._explicit = explicit
@@ -166,7 +168,8 @@ class Deliveries:
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
-        self.stops += 1
+        self.ended.stops += 1
+        self.ended.add(self.by_partition[topic_partition])
         self._next.pop(topic_partition, None)
         del self.by_partition[topic_partition]
 
@@ -363,7 +366,7 @@ class Deliveries:
     def _next_of(self, delivery: Delivery) -> Delivery:
         """The delivery that goes on in place of one, with other keys left out."""
         topic_partition = delivery.topic_partition
-        self.stops += 1
+        self.ended.stops += 1
         before = delivery.without_released()
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, before)
         again.is_provisional = delivery.is_provisional
@@ -389,15 +392,42 @@ class Deliveries:
         if known is not None:
             known.acknowledge(offsets, chunks)
 
-    def acknowledge_below(self, topic_partition: TopicPartition, offset: int) -> None:
+    def acknowledge_below(
+        self, topic_partition: TopicPartition, offset: int, point: int | None = None
+    ) -> LateWork | None:
         """What was returned of a partition below an offset is processed.
+
+        Args:
+            topic_partition: The partition.
+            offset: The offset.
+            point: The key hash of the record before it, if that was returned and its key is known.
+
+        Returns:
+            What of it was returned before it has gone, with its partition or its key hashes; None
+            if nothing was.
 
         Raises:
             ValueError: It has not started, or nothing was returned there.
         """
-        if topic_partition not in self.by_partition:
+        delivery = self.by_partition.get(topic_partition)
+        end = self.ended.end(topic_partition)
+        if delivery is None and end < 0:
             raise ValueError(f"{topic_partition} is not assigned, or has not started")
-        self.by_partition[topic_partition].acknowledge_below(offset)
+        if delivery is None and offset > end:
+            raise ValueError(
+                f"{topic_partition}: cannot commit offset {offset}: what was returned ends at {end}"
+            )
+        own = -1 if delivery is None else delivery.furthest
+        if delivery is not None:
+            delivery.acknowledge_below(min(offset, own) if offset <= end else offset)
+        if own < offset:
+            gone = Region.product(ALL_HASHES, (0, offset) if offset else ())
+        elif point is not None and delivery is not None and not delivery.owned.holds(point):
+            gone = Region.of([Stripe(HashRange.of(point), (offset - 1, offset))])
+        else:
+            return None
+        kept = EMPTY if delivery is None else delivery.all_returned
+        return self.ended.work(topic_partition, gone - kept)
 
     @property
     def late_partitions(self) -> frozenset[TopicPartition]:

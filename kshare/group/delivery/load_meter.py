@@ -202,7 +202,7 @@ class LoadMeter:
         counted = self._work.counted
         counted[partition] = counted.get(partition, 0) + count
         chunk, first = meter.chunk, meter.row
-        if chunk is not None and "key" in chunk.batch.schema.names:
+        if chunk is not None and chunk.has_keys:
             keys, offsets = chunk.batch.column("key"), chunk.offsets
             meter.row = min(first + count, len(offsets))
             meter.window.sample.add(

@@ -3,10 +3,11 @@
 import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
-from kshare.core.progress import Progress
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
 from kshare.group.delivery_start import DeliveryStart
-from tests.group.core.driver import LOW, MIXED, OF_HIGH, Driver, point
-from tests.support.groups import LOWER, T0, T1, UPPER
+from tests.group.core.driver import HIGH, LOW, MIXED, OF_HIGH, Driver, point
+from tests.support.groups import LOWER, T0, T1, UPPER, rectangle
 
 
 def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up() -> None:
@@ -23,7 +24,7 @@ def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up(
     driver.state.assign({T1: KeyRanges([LOWER])}, keeps=True)
     driver.read_anew()
     assert driver.reading.keys() == driver.state.by_partition.keys() == {T1}
-    assert driver.state.stops == 1
+    assert driver.state.ended.stops == 1
 
 
 def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_handed_out() -> None:
@@ -144,6 +145,33 @@ def test_a_paused_partition_is_given_up_and_read_on() -> None:
     driver.state.resume(T1)  # it was not paused
     assert list(driver.state.fetched.anew) == [T0]
     assert driver.offsets() == list(range(1, 12))
+
+
+def test_a_commit_up_to_what_was_returned_before_it_has_gone_says_what_that_is() -> None:
+    driver = Driver(MIXED)
+    driver.start(WHOLE)
+    assert driver.offsets(6) == [0, 1, 2, 3, 4, 5]
+    assert driver.state.acknowledge_below(T0, 6, point(HIGH[0])) is None
+    driver.state.assign({})
+    late = driver.state.acknowledge_below(T0, 4)
+    assert late is not None
+    assert late.processed == Progress.at(4)
+    assert driver.state.acknowledge_below(T0, 0) is None
+    driver.state.assign({T0: KeyRanges([LOWER])})
+    driver.started = {T0: DeliveryStart.new(Progress.at(2))}
+    driver.look()
+    assert driver.offsets(1) == [2]
+    late = driver.state.acknowledge_below(T0, 6)
+    assert late is not None
+    assert late.processed == Progress.of(0, [rectangle(4, 6, LOWER), rectangle(0, 6, UPPER)])
+    assert driver.state.acknowledge_below(T0, 2, point(LOW[0])) is None
+    late = driver.state.acknowledge_below(T0, 2, point(HIGH[0]))
+    assert late is not None
+    assert late.processed.individual_commits == (
+        Rectangle(OffsetRange(1, 2), HashRange.of(point(HIGH[0]))),
+    )
+    with pytest.raises(ValueError, match="cannot commit offset 7"):
+        driver.state.acknowledge_below(T0, 7)
 
 
 def test_nothing_begins_before_it_is_known_which_keys_are_parked() -> None:

@@ -163,6 +163,20 @@ def test_a_commit_up_to_an_offset() -> None:
     assert processed(each) == (0, 10, 40, 42)
 
 
+def test_a_commit_up_to_an_offset_of_a_part_that_is_forgotten() -> None:
+    """Records of a lease are committed one by one, and the last one first."""
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.hand_out(chunk(*range(10)), 10)
+    each.acknowledge_below(10)
+    each.count()
+    each.update(share(done=10))
+    each.acknowledge_below(3)
+    with pytest.raises(ValueError, match="cannot commit offset 11"):
+        each.acknowledge_below(11)
+
+
 @pytest.mark.parametrize("explicit", [False, True])
 def test_what_a_call_has_collected_of_several_parts_is_begun_again(explicit: bool) -> None:
     each = delivery(explicit=explicit)
@@ -291,6 +305,20 @@ def test_a_commit_up_to_an_offset_that_was_returned_before() -> None:
     assert (work(made), processed(made.shared[T0])[-1]) == ([(0, 10)], 22)
     with pytest.raises(ValueError, match="cannot commit offset 26: what was returned ends at 25"):
         made.acknowledge_below(T0, 26)
+
+
+def test_a_commit_up_to_an_offset_of_a_delivery_that_is_forgotten() -> None:
+    """The log may have it; else it is refused."""
+    made = deliveries()
+    begin(made, 0, 10, 20, 30)
+    made.shared[T0].hand_out(chunk(*range(10)), 10)
+    made.refresh({}, 0.0, {}, all_count)
+    made.keep_late(lambda *_: False)
+    late = made.acknowledge_below(T0, 4)
+    assert late is not None
+    assert late.processed == Progress.at(4)
+    with pytest.raises(ValueError, match="cannot commit offset 11: what was returned ends at 10"):
+        made.acknowledge_below(T0, 11)
 
 
 def test_deliveries_that_have_ended_are_bounded_and_the_oldest_one_is_named() -> None:
