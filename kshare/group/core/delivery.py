@@ -133,6 +133,11 @@ class Delivery:
         return self._handed_out.returned
 
     @property
+    def done(self) -> Progress:
+        """All that is known to be processed without it."""
+        return self.start.done
+
+    @property
     def furthest(self) -> int:
         """The offset after the last record that was ever returned."""
         return self.returned

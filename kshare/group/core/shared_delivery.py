@@ -102,6 +102,11 @@ class SharedDelivery(Delivery):
         self._done = share.done
 
     @property
+    def done(self) -> Progress:
+        """All that is known to be processed, by others too: the log says so."""
+        return self._done
+
+    @property
     def uncommitted(self) -> int:
         """Number of parts that are processed, though the log does not say so yet."""
         return sum(part.is_counted for part in self._parts)

@@ -361,7 +361,7 @@ def delivery_metrics(
         is_batch: As for :meth:`.Delivery.processed`.
     """
     first, end = bounds
-    done = delivery.start.done.union(delivery.processed(is_batch=is_batch))
+    done = delivery.done.union(delivery.processed(is_batch=is_batch))
     stable = done.position_of(hashes)
     return PartitionMetrics(
         tuple(hashes),

@@ -1,6 +1,7 @@
 """What is handed out of leased chunks, and what of it is processed."""
 
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from kshare.group.core import handed_out, shared_deliveries, shared_delivery
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
+from kshare.group.delivery.dispatcher import delivery_metrics
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 from kshare.group.protocol.owners.leases import Share
@@ -97,6 +99,18 @@ def test_a_part_is_forgotten_when_the_log_says_that_it_is_processed() -> None:
     each.update(share(done=10))
     assert processed(each) == ()
     assert each.finished == 1
+
+
+def test_what_others_have_processed_counts_as_done() -> None:
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.hand_out(chunk(*range(10)), 10)
+    each.settle()
+    metrics = partial(delivery_metrics, each, ALL_HASHES, (0, 40), is_batch=True)
+    assert metrics().lag == 30
+    each.update(share(done=25))
+    assert metrics().lag == 15
 
 
 def test_offsets_without_records_are_processed_at_once() -> None:
