@@ -530,10 +530,13 @@ class KeySharedConsumer:
         See also :func:`kshare.group.serve_metrics`, which shows it over HTTP.
         """
         subscriber = self._receiver.subscriber
+        with self._state.lock:
+            waits = self._dispatcher.out.waits()
         return health_of(
             self._session,
             None if subscriber is None else subscriber.member,
             frozenset(self._dispatcher.assignment),
+            waits,
             is_closed=self._state.is_closed,
         )
 

@@ -89,7 +89,7 @@ class Dispatcher:
         self.out = HandingOut(self.state, explicit=config.explicit)
         self.meter = meter_of(config)
         self.parking = parking
-        self.looks = Looks(config.kafka)
+        self.looks = Looks(config.kafka, f"group {config.group}")
         self._release_count = release_count
         self._config = config
         self._columns = _raw_columns(config, config.columns or DEFAULT_COLUMNS)
@@ -272,7 +272,9 @@ class Dispatcher:
         self._read_anew()
 
     def _fetch(self, seconds: float) -> TailRecords | None:
-        if self.out.is_full or self.state.fetched.has_rest:
+        waits = self.out.waits()
+        self.looks.waits.look(waits)
+        if waits or self.state.fetched.has_rest:
             self._reader.wait(seconds)
             return None
         return self._reader.next_records(seconds)
