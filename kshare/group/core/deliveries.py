@@ -86,14 +86,19 @@ class Deliveries:
         Args:
             assignment: The partitions, with their key hashes.
             keeps: Whether hashes that stay are read on: what was handed out of them is not handed
-                out again.
+                out again. Else only partitions are whose hashes are the same.
         """
         before, self._next = self._next, {}
-        for topic_partition, hashes in assignment.items() if keeps else ():
-            if topic_partition in self.by_partition:
+        for topic_partition, hashes in assignment.items():
+            delivery, begins = self.by_partition.get(topic_partition), before.get(topic_partition)
+            if delivery is not None and keeps:
                 self._keep(topic_partition, hashes)
-            elif topic_partition in before:
-                self._next[topic_partition] = before[topic_partition].within(hashes)
+            elif delivery is not None and delivery.owned != hashes:
+                self._stop(topic_partition)  # now: a seek that follows is of what begins
+            elif begins is not None and keeps:
+                self._next[topic_partition] = begins.within(hashes)
+            elif begins is not None and self.assignment.get(topic_partition) == hashes:
+                self._next[topic_partition] = begins
         for topic_partition in self.by_partition.keys() - assignment.keys():
             self._stop(topic_partition)
         for topic_partition in self.assignment:
@@ -225,8 +230,11 @@ class Deliveries:
         delivery = self.by_partition.get(topic_partition)
         hashes = self.assignment[topic_partition]
         if delivery is not None and not delivery.is_provisional:
-            self._seek(topic_partition, offset, hashes, is_batch=is_batch)
-            return
+            if started.get(topic_partition) == delivery.start:
+                self._seek(topic_partition, offset, hashes, is_batch=is_batch)
+                return
+            self._stop(topic_partition)  # as the next look would: what begins goes on there
+            delivery = None
         self.left_out.released.keep(topic_partition, NO_HASHES)
         awaits_claim = False
         if delivery is not None:  # hashes that were gained go there too

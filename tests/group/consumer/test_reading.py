@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.core.hashing import key_hash
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError, OptionsError, UnknownTopicError
 from kshare.group.consumer import topic_lookup
@@ -65,6 +66,35 @@ def test_an_assigned_partition_begins_where_its_offset_says(
     rest = [each.offset() for each in consumer.consume(19 - first, SECONDS)]
     assert rest == list(range(first + 1, 20))
     assert consumer.consume(1, 0.1) == []
+
+
+def test_an_offset_holds_though_other_key_hashes_are_assigned(
+    cluster: FakeCluster, make: Make, group: FakeSessions
+) -> None:
+    cluster.produce("orders", [(f"k{i}", b"v") for i in range(20)], partition=0)
+    consumer = make()
+    consumer.assign({T0: [(0, LOWER.hi)]})
+    consumer.consume(20, 0.5)
+    consumer.commit()
+    consumer.assign([RdTopicPartition("orders", 0, 5)])
+    assert [each.offset() for each in consumer.consume(35, SECONDS)] == list(range(5, 40))
+    consumer.assign({T0: [(0, LOWER.hi)]})
+    consumer.seek(T0, 22)
+    of_lower = [i for i in range(20, 40) if key_hash(b"k%d" % (i - 20), i) in LOWER and i >= 22]
+    assert [m.offset() for m in consumer.consume(len(of_lower), SECONDS)][:3] == of_lower[:3]
+
+
+def test_an_offset_holds_though_another_partition_is_assigned_before_the_start(
+    make: Make, group: FakeSessions
+) -> None:
+    """As docs/consumer.md has it: what does not change goes on undisturbed."""
+    group.holds_back = True
+    consumer = make()
+    consumer.assign([RdTopicPartition("orders", 0, OFFSET_BEGINNING)])
+    consumer.assign([RdTopicPartition("orders", 0), RdTopicPartition("orders", 1)])
+    group.holds_back = False
+    group.members[-1].change()
+    assert [each.offset() for each in consumer.consume(20, SECONDS)] == list(range(20))
 
 
 def test_a_partition_that_begins_at_its_end_has_what_comes_later(

@@ -6,7 +6,7 @@ from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
 from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle
 from kshare.group.delivery_start import DeliveryStart
-from tests.group.core.driver import HIGH, LOW, MIXED, OF_HIGH, Driver, point
+from tests.group.core.driver import HIGH, LOW, MIXED, OF_HIGH, Driver, owns, point
 from tests.support.groups import LOWER, T0, T1, UPPER, rectangle
 
 
@@ -131,6 +131,55 @@ def test_a_seek_before_the_start_holds_and_one_for_other_hashes_does_not() -> No
     driver.started = {T0: DeliveryStart.new(Progress.at(0))}
     driver.look()
     assert driver.offsets() == OF_HIGH
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(LOWER, WHOLE), (WHOLE, LOWER), (UPPER, LOWER)])
+def test_a_seek_after_other_hashes_were_assigned_holds(
+    before: HashRange, after: HashRange, explicit: bool
+) -> None:
+    driver = Driver(MIXED, explicit=explicit)
+    driver.start(before)
+    driver.take()
+    driver.state.assign({T0: KeyRanges([after])})
+    driver.state.seek(T0, 4, driver.started)
+    driver.started = {}
+    driver.look()
+    driver.started = {T0: DeliveryStart.new(Progress.at(9))}
+    driver.look()
+    assert driver.offsets() == [at for at in range(4, 12) if owns(KeyRanges([after]), MIXED[at])]
+
+
+def test_a_seek_before_the_start_goes_on_undisturbed_if_another_partition_is_assigned() -> None:
+    driver = Driver(MIXED, MIXED)
+    driver.state.assign({T0: ALL_HASHES})
+    driver.state.seek(T0, 9, {})
+    driver.state.assign({T0: ALL_HASHES, T1: ALL_HASHES})
+    starts = {T0: DeliveryStart.new(Progress.at(0)), T1: DeliveryStart.new(Progress.at(11))}
+    driver.started = starts
+    driver.look()
+    taken = [(m.topic_partition, m.offset()) for m in driver.take()]
+    assert taken == [(T0, 9), (T0, 10), (T0, 11), (T1, 11)]
+    driver = Driver(MIXED)
+    driver.state.assign({T0: ALL_HASHES})
+    driver.state.seek(T0, 9, {})
+    driver.state.assign({})
+    driver.state.assign({T0: ALL_HASHES})
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
+    driver.look()
+    assert driver.offsets() == list(range(12))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_seek_holds_though_the_session_has_begun_anew(is_over: bool) -> None:
+    driver = Driver(MIXED)
+    driver.start(WHOLE)
+    driver.take(3)
+    driver.started = {} if is_over else {T0: DeliveryStart.new(Progress.at(2))}
+    driver.state.seek(T0, 9, driver.started)
+    driver.started = {T0: DeliveryStart.new(Progress.at(2))}
+    driver.look()
+    assert driver.offsets() == [9, 10, 11]
 
 
 def test_a_paused_partition_is_given_up_and_read_on() -> None:
