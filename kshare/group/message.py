@@ -166,6 +166,11 @@ class Chunk:
             self._slim = slim
         return self if self._slim is True else self._slim
 
+    @property
+    def has_keys(self) -> bool:
+        """True if the keys are read."""
+        return "key" in self.batch.schema.names
+
     def belongs_to(self, start: DeliveryStart) -> None:
         """Have what is handed out of it belong to a start from now on."""
         self._starts[:] = [start]

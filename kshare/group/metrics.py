@@ -156,7 +156,7 @@ class ConsumerHealth:
         is_alive: False if it does not recover by itself: it is closed, has failed, or nobody has
             polled for ``max.poll.interval.ms``. Start the process again.
         is_ready: Whether it processes its part of the group's records: it has joined, all that it
-            owns is claimed, and records may be handed out.
+            owns is claimed, records may be handed out, and more are read.
         reason: Text for people; empty if it is alive and ready.
     """
 

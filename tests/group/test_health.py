@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kshare.core.progress import Progress, TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import FencedError, KshareError
 from kshare.group import ConsumerHealth, KeySharedConsumer, serve_metrics
 from kshare.group.consumer.health import health_of
@@ -50,7 +51,8 @@ class Member:
 
 def asked(session: Session, member: Member | None = None, **given: object) -> ConsumerHealth:
     owned = given.get("owned", OWNED)
-    return health_of(session, member, owned, is_closed=bool(given.get("is_closed")))  # type: ignore[arg-type]
+    waits = given.get("waits", {})
+    return health_of(session, member, owned, waits, is_closed=bool(given.get("is_closed")))  # type: ignore[arg-type]
 
 
 def test_one_that_works() -> None:
@@ -89,6 +91,7 @@ def test_what_passes() -> None:
         (asked(late, Member()), "not reached in time"),
         (asked(waiting, Member()), "waits for former owners of key hashes: orders-0"),
         (asked(fenced), "waits for former owners"),
+        (asked(Session(), waits={"full": Wait("nothing more is read", "")}), "nothing more is"),
     ):
         assert (answer.is_alive, answer.is_ready) == (True, False)
         assert reason in answer.reason

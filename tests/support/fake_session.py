@@ -7,7 +7,7 @@ from typing import Any
 
 from kshare.core.hashing import ALL_HASHES, KeyRanges
 from kshare.core.progress import Progress, Rectangle, TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import CommitFailedError, KshareError
 from kshare.group.config.table import ConsumerConfig
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.core.ownerships import LeaderEpochsOf, no_epochs
@@ -119,7 +119,6 @@ class FakeSession:
         starts: Mapping[TopicPartition, DeliveryStart] | None = None,
         late: Sequence[LateWork] = (),
     ) -> dict[TopicPartition, int]:
-        assert not late  # of consumers with key order there is none
         self.check()
         stable = {}
         with self._group.lock:
@@ -133,6 +132,15 @@ class FakeSession:
                 self._group.done[tp] = done
                 stable[tp] = done.stable
         self.commits.append({tp: p for tp, p in processed.items() if isinstance(p, Progress)})
+        refused = {}
+        for each in late:  # of consumers with key order: what is not committed is refused
+            known = self._group.done.get(each.partition, Progress.at(0)).union(each.start.done)
+            lost = each.processed.minus(known)
+            if lost:
+                offsets = [(piece.offsets.start, piece.offsets.end) for piece in lost]
+                refused[each.partition.topic, each.partition.partition] = tuple(offsets)
+        if refused:
+            raise CommitFailedError("these have gone", offsets=refused)
         return stable
 
     def committed(

@@ -148,7 +148,7 @@ class _ConsumerParser:
         self._fields: dict[str, Any] = {}
         self._assignor_texts: dict[str, str] = {}
         self._assignor_class: type | None = None
-        self._on_commit = given.get("on_commit")
+        self._on_commit: Any = None
         self._token_provider: str | None = None
         # From here on no local variable's text shows a secret, in any traceback.
         self._row_options = RawOptions({}, faults)
@@ -220,12 +220,13 @@ class _ConsumerParser:
         login: dict[str, str] = {}
         kafka: dict[str, str] = {}
         rows: dict[str, str] = {}
+        objects: dict[str, Any] = {}
         for name, value in given.items():
-            if name in {_TOKEN_PROVIDER, f"kafka.{_TOKEN_PROVIDER}"}:
-                self._token_provider = value
-                continue
             plain = name.lower().removeprefix("kafka.")
-            if plain == "on_commit" or self._is_answered(plain, value):
+            if plain == "on_commit" or name.removeprefix("kafka.") == _TOKEN_PROVIDER:
+                self._keep(objects, plain, value, name.removeprefix("kafka."))
+                continue
+            if self._is_answered(plain, value):
                 continue
             if isinstance(value, type) and plain in _TASK_ASSIGNOR:
                 self._assignor_class = value
@@ -238,23 +239,45 @@ class _ConsumerParser:
             if plain in _BY_NAME:
                 entry = _BY_NAME[plain]
                 shown = entry.name if plain == entry.name.lower() else plain
-                self._fields[entry.field] = self._faults.parse(shown, text, entry.kind)
+                parsed = self._faults.parse(shown, text, entry.kind)
+                self._keep(self._fields, entry.field, parsed, entry.name, shown)
             elif (option := row_option(plain)) is not None:
-                if rows.setdefault(option, text) != text:
-                    self._faults.add(option, None, "is given twice, with different values")
-            elif is_assignor_config(plain) or plain.startswith(
-                _TAG
-            ):  # in the names of tags, case matters
-                self._assignor_texts[name[-len(plain) :]] = text
+                self._keep(rows, option, text, option)
+            elif is_assignor_config(plain) or plain.startswith(_TAG):
+                self._keep_assignor_text(name[-len(plain) :], text)
             elif plain in {"sasl.username", "sasl.password"}:
-                login[plain] = text
+                self._keep(login, plain, text, plain)
             else:
                 self._put(kafka, plain, text)
         names = [name.lower().removeprefix("kafka.") for name in given]
         self._faults.warn_no_effect([name for name in names if name in _NO_EFFECT])
+        self._on_commit = objects.get("on_commit")
+        self._token_provider = objects.get(_TOKEN_PROVIDER.lower())
         self._row_options = RawOptions(rows, self._faults)
         self._put_login(kafka, login)
         return kafka
+
+    def _keep(
+        self, into: dict[str, Any], key: str, value: object, shown: str, also: str = ""
+    ) -> None:
+        """Keep a value; a name that is given twice, in two spellings, has to have one.
+
+        Args:
+            into: The values.
+            key: The key among them.
+            value: The value.
+            shown: The name that a fault shows.
+            also: The name as given, if it is another one.
+        """
+        if into.setdefault(key, value) != value:
+            other = f" also as {also}," if also and also != shown else ""
+            self._faults.add(shown, None, f"is given twice,{other} with different values")
+
+    def _keep_assignor_text(self, name: str, text: str) -> None:
+        """Keep a tag, in whose name case matters, or a config of the assignor."""
+        texts = self._assignor_texts
+        same = (each for each in texts if is_assignor_config(name) and each.lower() == name.lower())
+        self._keep(texts, next(same, name), text, name)
 
     def _is_answered(self, name: str, value: Any) -> bool:
         """Report what there is to say of a name alone; return whether there was something."""
@@ -282,8 +305,7 @@ class _ConsumerParser:
             return
         if name == "ssl.endpoint.identification.algorithm" and text.lower() == "none":
             text = ""
-        if kafka.setdefault(java, text) != text:
-            self._faults.add(java, None, f"is given twice, also as {name}, with different values")
+        self._keep(kafka, java, text, java, name)
         if name in PEM_STORES:
             kafka.setdefault(PEM_STORES[name], "PEM")
 

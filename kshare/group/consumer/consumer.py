@@ -133,6 +133,9 @@ class KeySharedConsumer:
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
         """The next records, as many as come in time.
 
+        It returns those that it has when the group changes what it owns, and when keys are parked
+        or released, or are due.
+
         Args:
             num_messages: Maximum number of records.
             timeout: Maximum time to wait for all of them, in seconds; None or -1 for no limit.
@@ -291,7 +294,7 @@ class KeySharedConsumer:
             RuntimeError: ``transactional.id`` is set: each transaction commits. Or the consumer is
                 closed, maybe meanwhile; callbacks amid ``close()`` may commit.
             TypeError: An offset is no integer, or the message is none.
-            ValueError: Both or wrong offsets were given.
+            ValueError: Both or wrong offsets were given, or one beyond what was returned.
         """
         if self._receiver.transactions is not None:
             raise RuntimeError("transactional.id is set: the end of consumer.transaction() commits")
@@ -302,13 +305,14 @@ class KeySharedConsumer:
                 raise ValueError("give a message or offsets, not both")
         limits = offsets_to_commit(message, offsets)
         is_nothing = offsets is not None and not limits
-        work = CommitRequest({}, {}) if is_nothing else self._processed.work_up_to(limits)
+        nothing = CommitRequest({}, {})
+        work = nothing if is_nothing else self._processed.work_up_to(limits, message)
         if asynchronous:
             with self._state.call():
                 self._commits.begin(work)
             return None
         stable = self._commits.commit(work)
-        if not limits:
+        if not limits or work.late:
             self._session.check()  # of hashes that others have claimed there may be no delivery
         return stable
 
@@ -529,10 +533,13 @@ class KeySharedConsumer:
         See also :func:`kshare.group.serve_metrics`, which shows it over HTTP.
         """
         subscriber = self._receiver.subscriber
+        with self._state.lock:
+            waits = self._dispatcher.out.waits()
         return health_of(
             self._session,
             None if subscriber is None else subscriber.member,
             frozenset(self._dispatcher.assignment),
+            waits,
             is_closed=self._state.is_closed,
         )
 

@@ -1,6 +1,9 @@
 """The health of a consumer, as probes of Kubernetes and load balancers ask for it."""
 
+from collections.abc import Hashable, Mapping
+
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.errors import FencedError, KshareError
 from kshare.group.membership.handle import MemberHandle
 from kshare.group.metrics import ConsumerHealth
@@ -13,6 +16,7 @@ def health_of(
     session: GroupSession,
     member: MemberHandle | None,
     partitions: frozenset[TopicPartition],
+    waits: Mapping[Hashable, Wait],
     *,
     is_closed: bool,
 ) -> ConsumerHealth:
@@ -22,13 +26,15 @@ def health_of(
         session: Its session.
         member: Its membership; None if it has not subscribed.
         partitions: The partitions that it owns some of.
+        waits: The waits that keep it from reading.
         is_closed: Whether it is closed.
     """
     dead = "it is closed" if is_closed else _fault(session, member)
     if dead:
         return ConsumerHealth(is_alive=False, is_ready=False, reason=dead)
-    waits = _waits(session, member, partitions)
-    return ConsumerHealth(is_alive=True, is_ready=not waits, reason=waits)
+    states = [_waits(session, member, partitions), *(wait.state for wait in waits.values())]
+    reason = next(filter(None, states), "")
+    return ConsumerHealth(is_alive=True, is_ready=not reason, reason=reason)
 
 
 def _fault(session: GroupSession, member: MemberHandle | None) -> str:

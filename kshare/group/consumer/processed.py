@@ -271,21 +271,32 @@ class Processed:
         late = self._dispatcher.state.late_work(wanted, is_batch=is_batch)
         return CommitRequest(processed, {tp: deliveries[tp].start for tp in processed}, late)
 
-    def work_up_to(self, limits: Mapping[TopicPartition, int]) -> CommitRequest:
+    def work_up_to(
+        self, limits: Mapping[TopicPartition, int], message: Message | None = None
+    ) -> CommitRequest:
         """As :meth:`work`, after acknowledging all that was handed out below some offsets.
+
+        What of that has gone with its partition or key hashes is late work, which is refused.
 
         Args:
             limits: The offsets; none: all that was handed out, of all partitions.
+            message: The record that the only one of them is behind; None if it is of none.
 
         Raises:
             ValueError: A partition has not started, or nothing was handed out there.
         """
+        point = None
+        if message is not None and message.chunk.has_keys:
+            point = key_hash(message.key(), message.offset())
         with self._state.lock:
-            for topic_partition, offset in limits.items():
-                self._dispatcher.state.acknowledge_below(topic_partition, offset)
+            gone = [
+                self._dispatcher.state.acknowledge_below(topic_partition, offset, point)
+                for topic_partition, offset in limits.items()
+            ]
             if not limits:
                 self._dispatcher.state.settle()
-            return self.work(limits.keys() or None, with_given_up=not limits)
+            work = self.work(limits.keys() or None, with_given_up=not limits)
+        return replace(work, late=(*work.late, *(each for each in gone if each is not None)))
 
     def forget(self, may_count: MayCount) -> None:
         """A commit has said what it did not take: say it once, of what will never be committed.
@@ -348,7 +359,7 @@ class Processed:
             self._restrictions.check(self._dispatcher.assignment)
         with self._state.lock:
             self._dispatcher.refresh(begins=True)
-            return self._dispatcher.state.stops
+            return self._dispatcher.state.ended.stops
 
     def follow_abort(self) -> None:
         """All that was handed out in the transaction comes again."""
@@ -363,7 +374,7 @@ class Processed:
             individual offsets may be committed. Its outputs are in the transaction.
         """
         with self._state.lock:
-            stops = self._dispatcher.state.stops
+            stops = self._dispatcher.state.ended.stops
             self._dispatcher.pass_over()
             self._dispatcher.state.settle()
             return stops, self._work(set(self._dispatcher.assignment), individual=True)

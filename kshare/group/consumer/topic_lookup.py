@@ -12,7 +12,8 @@ Guarantees: brokers that do not answer within 2 s keep nobody from assigning par
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -153,7 +154,7 @@ def _compiled(text: str) -> re.Pattern[str]:
         raise ValueError(f"{shown(text)} {error}") from None
 
 
-def check_existence(kafka: KafkaConfig, partitions: Collection[TopicPartition]) -> None:
+def check_existence(kafka: KafkaConfig, partitions: AbstractSet[TopicPartition]) -> None:
     """Refuse partitions that do not exist.
 
     Raises:
@@ -171,14 +172,15 @@ def check_existence(kafka: KafkaConfig, partitions: Collection[TopicPartition]) 
         except KafkaError as error:  # the session says it, should it last
             _log.info("cannot see whether %s exist: %s", ", ".join(topics), error)
             return
-    for tp in sorted(partitions):
-        count = sum(each.topic == tp.topic for each in existing)
-        if tp not in existing:
-            raise UnknownTopicError(
-                f"{tp} does not exist: topic {tp.topic} has partitions 0 to {count - 1}",
-                topic=tp.topic,
-                partition=tp.partition,
-            )
+    missing = min(partitions - existing, default=None)
+    if missing is not None:
+        topic = missing.topic
+        count = sum(each.topic == topic for each in existing)  # for the text alone
+        raise UnknownTopicError(
+            f"{missing} does not exist: topic {topic} has partitions 0 to {count - 1}",
+            topic=topic,
+            partition=missing.partition,
+        )
 
 
 def log_offsets(

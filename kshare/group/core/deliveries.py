@@ -16,9 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from kshare.core.hashing import ALL_HASHES, NO_HASHES, KeyRanges, key_hash
+from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Stripe, TopicPartition
+from kshare.core.region import EMPTY, Region
 from kshare.group.core.delivery import Delivery
+from kshare.group.core.ended import EndedDeliveries
 from kshare.group.core.fetched_rows import FetchedRows
 from kshare.group.core.handed_out import Offsets, OpenChunks
 from kshare.group.core.left_out import LeftOut, ParkedHashes
@@ -51,7 +53,7 @@ class Deliveries:
         assignment: The partitions that are claimed, and their key hashes.
         paused: Partitions that are not read for now.
         by_partition: What is handed out of the partitions that have started.
-        stops: How often the delivery of a partition has ended, or was begun again.
+        ended: What was returned before deliveries have ended.
         left_out: As given.
         fetched: What is fetched, and what is to be fetched anew.
     """
@@ -60,7 +62,7 @@ class Deliveries:
         self.assignment: dict[TopicPartition, KeyRanges] = {}
         self.paused: set[TopicPartition] = set()
         self.by_partition: dict[TopicPartition, Delivery] = {}
-        self.stops = 0
+        self.ended = EndedDeliveries()
         self.left_out = left_out
         self.fetched = FetchedRows()
         self._explicit = explicit
@@ -84,14 +86,19 @@ class Deliveries:
         Args:
             assignment: The partitions, with their key hashes.
             keeps: Whether hashes that stay are read on: what was handed out of them is not handed
-                out again.
+                out again. Else only partitions are whose hashes are the same.
         """
         before, self._next = self._next, {}
-        for topic_partition, hashes in assignment.items() if keeps else ():
-            if topic_partition in self.by_partition:
+        for topic_partition, hashes in assignment.items():
+            delivery, begins = self.by_partition.get(topic_partition), before.get(topic_partition)
+            if delivery is not None and keeps:
                 self._keep(topic_partition, hashes)
-            elif topic_partition in before:
-                self._next[topic_partition] = before[topic_partition].within(hashes)
+            elif delivery is not None and delivery.owned != hashes:
+                self._stop(topic_partition)  # now: a seek that follows is of what begins
+            elif begins is not None and keeps:
+                self._next[topic_partition] = begins.within(hashes)
+            elif begins is not None and self.assignment.get(topic_partition) == hashes:
+                self._next[topic_partition] = begins
         for topic_partition in self.by_partition.keys() - assignment.keys():
             self._stop(topic_partition)
         for topic_partition in self.assignment:
@@ -166,7 +173,8 @@ class Deliveries:
 
     def _stop(self, topic_partition: TopicPartition) -> None:
         self._give_up(topic_partition)
-        self.stops += 1
+        self.ended.stops += 1
+        self.ended.add(self.by_partition[topic_partition])
         self._next.pop(topic_partition, None)
         del self.by_partition[topic_partition]
 
@@ -222,8 +230,11 @@ class Deliveries:
         delivery = self.by_partition.get(topic_partition)
         hashes = self.assignment[topic_partition]
         if delivery is not None and not delivery.is_provisional:
-            self._seek(topic_partition, offset, hashes, is_batch=is_batch)
-            return
+            if started.get(topic_partition) == delivery.start:
+                self._seek(topic_partition, offset, hashes, is_batch=is_batch)
+                return
+            self._stop(topic_partition)  # as the next look would: what begins goes on there
+            delivery = None
         self.left_out.released.keep(topic_partition, NO_HASHES)
         awaits_claim = False
         if delivery is not None:  # hashes that were gained go there too
@@ -338,11 +349,26 @@ class Deliveries:
                 self._begin_again(topic_partition)
         left_out.obeyed = parked  # last: after an interrupt, the others follow
 
+    def next_due(self) -> float:
+        """The time at which keys are to be left out or let go; infinite if there are none."""
+        return self.left_out.next_due(list(self.by_partition))
+
+    def awaits_call(self, now: float, parked: ParkedHashes | None) -> bool:
+        """True if a look would leave out keys, or let them go, were it not amid a call.
+
+        Args:
+            now: As for :meth:`refresh`.
+            parked: As for that.
+        """
+        is_parked = not self._is_transactional and parked is not self.left_out.obeyed
+        return is_parked or self.next_due() <= now
+
     def _obey_releases(self, now: float) -> None:
-        """Rebuild deliveries after keys were released or became due."""
-        self._follow_released()  # first: a key may be released and due at once
-        self.left_out.let_go(now)
-        self._follow_released()
+        """Rebuild deliveries after keys were released or became due, now and then."""
+        if self.next_due() <= now:
+            self.left_out.released.due(now)
+            self._follow_released()
+            self.left_out.followed(now)
 
     def _follow_released(self) -> None:
         released = self.left_out.released
@@ -363,7 +389,7 @@ class Deliveries:
     def _next_of(self, delivery: Delivery) -> Delivery:
         """The delivery that goes on in place of one, with other keys left out."""
         topic_partition = delivery.topic_partition
-        self.stops += 1
+        self.ended.stops += 1
         before = delivery.without_released()
         again = self._new_delivery(topic_partition, delivery.start, delivery.owned, before)
         again.is_provisional = delivery.is_provisional
@@ -389,15 +415,42 @@ class Deliveries:
         if known is not None:
             known.acknowledge(offsets, chunks)
 
-    def acknowledge_below(self, topic_partition: TopicPartition, offset: int) -> None:
+    def acknowledge_below(
+        self, topic_partition: TopicPartition, offset: int, point: int | None = None
+    ) -> LateWork | None:
         """What was returned of a partition below an offset is processed.
+
+        Args:
+            topic_partition: The partition.
+            offset: The offset.
+            point: The key hash of the record before it, if that was returned and its key is known.
+
+        Returns:
+            What of it was returned before it has gone, with its partition or its key hashes; None
+            if nothing was.
 
         Raises:
             ValueError: It has not started, or nothing was returned there.
         """
-        if topic_partition not in self.by_partition:
+        delivery = self.by_partition.get(topic_partition)
+        end = self.ended.end(topic_partition)
+        if delivery is None and end < 0:
             raise ValueError(f"{topic_partition} is not assigned, or has not started")
-        self.by_partition[topic_partition].acknowledge_below(offset)
+        if delivery is None and offset > end:
+            raise ValueError(
+                f"{topic_partition}: cannot commit offset {offset}: what was returned ends at {end}"
+            )
+        own = -1 if delivery is None else delivery.furthest
+        if delivery is not None:
+            delivery.acknowledge_below(min(offset, own) if offset <= end else offset)
+        if own < offset:
+            gone = Region.product(ALL_HASHES, (0, offset) if offset else ())
+        elif point is not None and delivery is not None and not delivery.owned.holds(point):
+            gone = Region.of([Stripe(HashRange.of(point), (offset - 1, offset))])
+        else:
+            return None
+        kept = EMPTY if delivery is None else delivery.all_returned
+        return self.ended.work(topic_partition, gone - kept)
 
     @property
     def late_partitions(self) -> frozenset[TopicPartition]:

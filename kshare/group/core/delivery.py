@@ -133,6 +133,22 @@ class Delivery:
         return self._handed_out.returned
 
     @property
+    def done(self) -> Progress:
+        """All that is known to be processed without it."""
+        return self.start.done
+
+    @property
+    def furthest(self) -> int:
+        """The offset after the last record that was ever returned."""
+        return self.returned
+
+    @property
+    def all_returned(self) -> Region:
+        """All that was returned, with what came before it of hashes that have stayed."""
+        mine = self._out((0, self.returned) if self.returned else ())
+        return self._before.passed | self._before.out | mine
+
+    @property
     def handed_out(self) -> int:
         """Number of records that were handed out."""
         return self._handed_out.records
@@ -164,7 +180,7 @@ class Delivery:
             acknowledged are not known.
         """
         now = self._now()
-        if any("key" not in chunk.batch.schema.names for chunk in now.chunks):
+        if not all(chunk.has_keys for chunk in now.chunks):
             return None
         return now.within(hashes)
 

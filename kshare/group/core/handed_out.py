@@ -287,7 +287,7 @@ class OpenChunks:
             first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
             values = np.frombuffer(chunk.acknowledged, np.uint8)
             rows = first + np.flatnonzero(values[first:last] == 0)  # but those that come again
-            if but and "key" in chunk.batch.schema.names:
+            if but and chunk.has_keys:
                 keys = chunk.column("key")
                 rows = [
                     row

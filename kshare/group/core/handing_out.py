@@ -5,11 +5,12 @@
     fetched --> in hand --> chunk --> rows --> collected by a call --> returned, or back in hand
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from kshare.core.progress import TopicPartition
+from kshare.core.waits import Wait
 from kshare.group.core.deliveries import Deliveries, MayCount, Starts
 from kshare.group.core.delivery import Delivery
 from kshare.group.message import Chunk, Message, Rows
@@ -21,6 +22,10 @@ Begins: TypeAlias = Callable[[Chunk], None]
 
 _UNACKNOWLEDGED_MAX: Final = 1_000_000
 """Number of records that are handed out and not acknowledged, above which nothing more is read."""
+_FULL: Final = Wait(
+    f"nothing more is read, as {_UNACKNOWLEDGED_MAX:,} records are not acknowledged",
+    "some of them are acknowledged",
+)
 
 
 class HandingOut:
@@ -62,13 +67,12 @@ class HandingOut:
         assert partition is not None
         return partition
 
-    @property
-    def is_full(self) -> bool:
-        """True if so much is not acknowledged that nothing more is to be read."""
+    def waits(self) -> dict[Hashable, Wait]:
+        """The wait that keeps it from reading more, while too much is not acknowledged."""
         if not self._explicit:
-            return False
-        waiting = sum(delivery.unacknowledged for delivery in list(self._by_partition.values()))
-        return waiting >= _UNACKNOWLEDGED_MAX
+            return {}
+        waiting = sum([delivery.unacknowledged for delivery in list(self._by_partition.values())])
+        return {"full": _FULL} if waiting >= _UNACKNOWLEDGED_MAX else {}
 
     @property
     def delivery(self) -> Delivery:

@@ -166,15 +166,18 @@ class SharedDeliveries(Deliveries):
         for delivery in self.late.of(topic_partition):
             delivery.acknowledge(offsets, chunks)
 
-    def acknowledge_below(self, topic_partition: TopicPartition, offset: int) -> None:
+    def acknowledge_below(
+        self, topic_partition: TopicPartition, offset: int, point: int | None = None
+    ) -> LateWork | None:
         """What was returned of a partition below an offset is processed, however late."""
-        late = self.late.of(topic_partition)
+        late, gone = self.late.of(topic_partition), None
         if offset > max((each.furthest for each in late), default=-1):
-            super().acknowledge_below(topic_partition, offset)
+            gone = super().acknowledge_below(topic_partition, offset, point)
         elif topic_partition in self.by_partition:
             late.append(self.shared[topic_partition])
         for delivery in late:
             delivery.acknowledge_below(min(offset, delivery.furthest))
+        return gone
 
     @property
     def late_partitions(self) -> frozenset[TopicPartition]:

@@ -21,6 +21,7 @@ import numpy as np
 from kshare.core.hashing import ALL_HASHES, WHOLE, KeyRanges
 from kshare.core.offsets import Bounds, complement, intersect, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
+from kshare.core.region import Region
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
 from kshare.group.core.position import Position
@@ -77,6 +78,7 @@ class SharedDelivery(Delivery):
         super().__init__(topic_partition, start, ALL_HASHES, explicit=explicit)
         self.finished = 0
         self._parts: list[_Part] = []  # all but the last one are handed out
+        self._past = start.done.stable  # up to it, parts that are forgotten were returned
         self._new: Bounds = ()  # held, and of no part
         self._done = start.done
 
@@ -89,13 +91,20 @@ class SharedDelivery(Delivery):
             share: What may be delivered.
             known: What is processed and not committed yet of deliveries before this one.
         """
-        self._parts = [
+        over = [
             part
             for part in self._parts
-            if not (part.is_counted and not intersect(part.offsets, share.held))
+            if part.is_counted and not intersect(part.offsets, share.held)
         ]
+        self._past = max([self._past, *(part.end for part in over)])
+        self._parts = [part for part in self._parts if part not in over]
         self._new = subtract(share.held, union([known, *(part.offsets for part in self._parts)]))
         self._done = share.done
+
+    @property
+    def done(self) -> Progress:
+        """All that is known to be processed, by others too: the log says so."""
+        return self._done
 
     @property
     def uncommitted(self) -> int:
@@ -246,7 +255,15 @@ class SharedDelivery(Delivery):
     @property
     def furthest(self) -> int:
         """The offset after the last record that was returned of any part."""
-        return max((part.delivery.returned for part in self._parts), default=self.start.done.stable)
+        return max([self._past, *(part.delivery.returned for part in self._parts)])
+
+    @property
+    def all_returned(self) -> Region:
+        """All that was returned of the parts that are not forgotten."""
+        returned = union(
+            intersect(part.offsets, (0, part.delivery.returned)) for part in self._parts
+        )
+        return Region.product(ALL_HASHES, returned)
 
     def acknowledge_below(self, offset: int) -> None:
         """What was returned below an offset is processed.

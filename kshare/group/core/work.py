@@ -14,7 +14,9 @@ ProcessedWork = Progress | Sequence[Rectangle]
 
 @dataclass(frozen=True, slots=True)
 class LateWork:
-    """What was handed out of a partition without key order from a start that has ended.
+    """What was handed out of a partition from a start that has ended.
+
+    Without key order it counts. With it, it is asked for so that the session refuses it.
 
     Attributes:
         partition: The partition.
@@ -35,7 +37,7 @@ class CommitRequest:
         processed: What is processed of each partition.
         starts: The start of each: what belongs to an older one counts no more, but for claims that
             replace each other.
-        late: What was processed since its start has ended, without key order.
+        late: What was processed since its start has ended.
     """
 
     processed: Mapping[TopicPartition, Progress]

@@ -89,7 +89,7 @@ class Dispatcher:
         self.out = HandingOut(self.state, explicit=config.explicit)
         self.meter = meter_of(config)
         self.parking = parking
-        self.looks = Looks(config.kafka)
+        self.looks = Looks(config.kafka, f"group {config.group}")
         self._release_count = release_count
         self._config = config
         self._columns = _raw_columns(config, config.columns or DEFAULT_COLUMNS)
@@ -143,11 +143,10 @@ class Dispatcher:
 
     def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
         """Follow the session and the parked keys, as :meth:`.Deliveries.refresh`."""
-        parked = _NONE_PARKED if self.parking is None else self.parking.hashes
         self.state.refresh(
             self._session.started(),
             time.monotonic(),
-            parked,
+            self._parked,
             self._session.may_count,
             continues=continues,
             begins=begins,
@@ -200,9 +199,17 @@ class Dispatcher:
 
     @property
     def seconds_until_due(self) -> float:
-        """Time until a key is due that was released; infinite if there is none."""
-        due = self.state.left_out.next_due()
-        return float("inf") if due is None else max(due - time.monotonic(), 0.0)
+        """Time until keys are left out or let go that were released; infinite if there is none."""
+        return max(self.state.next_due() - time.monotonic(), 0.0)
+
+    @property
+    def awaits_call(self) -> bool:
+        """True if keys are to be left out or let go once a call has returned what it has."""
+        return self.state.awaits_call(time.monotonic(), self._parked)
+
+    @property
+    def _parked(self) -> ParkedHashes | None:
+        return _NONE_PARKED if self.parking is None else self.parking.hashes
 
     @property
     def finished_leases(self) -> int:
@@ -272,7 +279,9 @@ class Dispatcher:
         self._read_anew()
 
     def _fetch(self, seconds: float) -> TailRecords | None:
-        if self.out.is_full or self.state.fetched.has_rest:
+        waits = self.out.waits()
+        self.looks.waits.look(waits)
+        if waits or self.state.fetched.has_rest:
             self._reader.wait(seconds)
             return None
         return self._reader.next_records(seconds)
@@ -361,7 +370,7 @@ def delivery_metrics(
         is_batch: As for :meth:`.Delivery.processed`.
     """
     first, end = bounds
-    done = delivery.start.done.union(delivery.processed(is_batch=is_batch))
+    done = delivery.done.union(delivery.processed(is_batch=is_batch))
     stable = done.position_of(hashes)
     return PartitionMetrics(
         tuple(hashes),

@@ -109,8 +109,9 @@ class _Meter:
     Attributes:
         hashes: The key hashes.
         delivery: What hands them out.
-        handed_out: Number of records that it had handed out when it was looked at last.
-        position: The position then.
+        handed_out: Number of records that it had handed out when it was looked at last; those that
+            went back since, as a call was cancelled, are counted once.
+        position: Up to where they were returned then.
         lag: Number of offsets from there to the end; None if it is not known.
         busy: The time in which something of it is in work.
         window: What is observed now.
@@ -195,14 +196,14 @@ class LoadMeter:
         """Count what was handed out of a partition since it was looked at last."""
         meter = self._meters.get(partition)
         count = 0 if meter is None else meter.delivery.handed_out - meter.handed_out
-        if meter is None or not count:
+        if meter is None or count <= 0:
             return
         meter.handed_out += count
         meter.window.records += count
         counted = self._work.counted
         counted[partition] = counted.get(partition, 0) + count
         chunk, first = meter.chunk, meter.row
-        if chunk is not None and "key" in chunk.batch.schema.names:
+        if chunk is not None and chunk.has_keys:
             keys, offsets = chunk.batch.column("key"), chunk.offsets
             meter.row = min(first + count, len(offsets))
             meter.window.sample.add(
@@ -253,7 +254,8 @@ class LoadMeter:
                 meter.lag = None if known is None else max(known - meter.position, 0)
 
     def _look_at(self, partition: TopicPartition, delivery: Delivery, now: float) -> _Meter:
-        position, meter = delivery.position, self._meters.get(partition)
+        # What a call has only collected may go back: that is no seek.
+        position, meter = delivery.returned, self._meters.get(partition)
         if meter is None or meter.hashes != delivery.owned or position < meter.position:
             meter = _Meter(
                 delivery.owned, delivery, delivery.handed_out, position, _Window(now, position)

@@ -26,6 +26,7 @@ from kshare.group.metrics import PartitionMetrics
 from kshare.kafka.cluster import Cluster
 from kshare.kafka.examination import log_bounds
 from kshare.kafka.protocol.background import begin
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.monitor.retention import RetentionWatch
 from kshare.options.model import KafkaConfig
 
@@ -144,20 +145,24 @@ class Looks:
 
     Args:
         kafka: How to reach the cluster.
+        who: Who looks, as the log names it.
         cluster: The cluster; None to connect to it for each look.
         clock: Seconds.
 
     Attributes:
         paused_logs: The logs of paused partitions, where nothing is fetched.
         retention: Warns before what is pending is deleted.
+        waits: Says why nothing is fetched.
     """
 
     def __init__(
         self,
         kafka: KafkaConfig,
+        who: str = "",
         *,
         cluster: Cluster | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.waits = WaitLog(_log, who, clock=clock)
         self.paused_logs = PausedLogs(kafka, cluster, clock)
         self.retention = Retention(kafka, cluster, clock)

@@ -75,8 +75,10 @@ class SharedDispatcher(Dispatcher):
         super().refresh(continues=continues, begins=begins)
         for topic_partition, delivery in list(self.state.shared.items()):
             share = self._session.share(topic_partition)
-            if share is not None and topic_partition not in self.state.paused:
-                self.state.update(topic_partition, share)
+            if share is None:
+                continue
+            self.state.update(topic_partition, share)
+            if topic_partition not in self.state.paused:
                 self._go_on(topic_partition, delivery, share)
         warnings = self.state.late.warnings
         while warnings:

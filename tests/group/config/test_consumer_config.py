@@ -357,6 +357,54 @@ def test_a_property_given_twice_with_different_values_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (
+            {"acknowledgement.mode": "explicit", "share.acknowledgement.mode": "implicit"},
+            "acknowledgement.mode: is given twice, also as share.acknowledgement.mode, ",
+        ),
+        (
+            {"task.assignor.class": "sticky", "taskAssignor": "highly-available"},
+            "taskAssignor: is given twice, ",
+        ),
+        (
+            {"auto.offset.reset": "latest", "kafka.Auto.Offset.Reset": "earliest"},
+            "auto.offset.reset: is given twice, ",
+        ),
+        ({"group.id": "a", "kafka.group.id": "b"}, "group.id: is given twice, "),
+        (
+            {"client.tag.zone": "a", "kafka.client.tag.zone": "b"},
+            "client.tag.zone: is given twice, ",
+        ),
+        (
+            {"taskAssignor": "sticky", "taskAssignor.x": "1", "taskassignor.X": "2"},
+            "taskassignor.X: is given twice, ",
+        ),
+        ({"sasl.username": "a", "kafka.sasl.username": "b"}, "sasl.username: is given twice, "),
+        (
+            {"oauthTokenProvider": "a:b", "kafka.oauthTokenProvider": "c:d"},
+            "oauthTokenProvider: is given twice, ",
+        ),
+        ({"on_commit": print, "kafka.on_commit": repr}, "on_commit: is given twice, "),
+    ],
+)
+def test_a_name_of_its_own_given_twice_with_different_values_is_a_fault(
+    given: dict[str, Any], fault: str
+) -> None:
+    twice = [each for each in problems({**BASE, **given}) if "given twice" in each]
+    assert twice == [f"{fault}with different values"]
+
+
+def test_a_name_given_twice_with_one_value_is_no_fault() -> None:
+    given = {"acknowledgement.mode": "explicit", "share.acknowledgement.mode": "EXPLICIT"}
+    tags = {"client.tag.zone": "a", "client.tag.Zone": "b"}
+    parsed = consumer_config({**BASE, **given, **tags, "kafka.on_commit": print})
+    assert parsed.explicit
+    assert parsed.client_tags == (("Zone", "b"), ("zone", "a"))
+    assert parsed.on_commit is print
+
+
+@pytest.mark.parametrize(
     ("name", "value", "needed"),
     [
         ("purgatory", "key", "transactional.id"),

@@ -29,9 +29,9 @@ from tests.support.groups import LOWER, T0, T1, UPPER, group_config, rectangle
 WORK = CommitRequest({T0: Progress.at(5)}, {T0: DeliveryStart.new(Progress.at(0))})
 
 
-def commits_of(config: ConsumerConfig, session: object) -> Commits:
+def commits_of(config: ConsumerConfig, session: object, work: CommitRequest = WORK) -> Commits:
     processed = SimpleNamespace(
-        work=lambda **_: WORK,
+        work=lambda **_: work,
         allowed=lambda work: work,
         forget=lambda _: None,
         ranges=dict,
@@ -147,6 +147,18 @@ def test_what_is_under_way_is_not_looked_for_all_the_time() -> None:
     commits.finish()
     assert commits.seconds_until_due < 1
     commits.close(9.0)
+
+
+def test_while_nothing_is_assigned_nothing_is_committed_and_no_callback_called() -> None:
+    told: list[Any] = []
+    config = group_config("b:9092", auto_commit_interval_ms=0)
+    config = replace(config, on_commit=lambda *said: told.append(said))
+    commits = commits_of(config, Gated(), CommitRequest({}, {}))
+    for _ in range(3):
+        commits.serve()
+        commits.finish()
+    commits.close(9.0)
+    assert told == []
 
 
 def test_a_commit_in_the_background_after_the_end() -> None:

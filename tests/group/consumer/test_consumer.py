@@ -1,5 +1,7 @@
 """The consumer on an embedded cluster, with a session that needs no log: what it receives."""
 
+import itertools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,8 +19,10 @@ from kshare.errors import DataLossError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.subscriber import partitions_only
 from kshare.group.message import CHUNK_ROWS, Chunk, Message
+from kshare.group.metrics import ConsumerHealth
 from kshare.kafka.protocol.connection import BrokerConnection
 from kshare.kafka.protocol.fetch import PartitionFetch, fetch_request
+from kshare.kafka.protocol.wait_log import WaitLog
 from kshare.options import KafkaConfig
 from kshare.read.reader import fetcher
 from kshare.testing import FakeCluster, Record
@@ -159,7 +163,10 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
     cluster: FakeCluster,
     make: Callable[..., KeySharedConsumer],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """It says so, and what ends it."""
+    caplog.set_level(logging.INFO, "kshare.group")
     monkeypatch.setattr("kshare.group.core.handing_out._UNACKNOWLEDGED_MAX", 200)
     for first in range(0, 1_000, 100):  # a record batch each, and a fetch has few of them
         fill(cluster, 100, first=first)
@@ -168,19 +175,27 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
         max__partition__fetch__bytes=1_000,
         fetch__max__wait__ms=50,
     )
+    clock = partial(next, itertools.count(0.0, 20.0))
+    log = logging.getLogger("kshare.group")
+    consumer._dispatcher.looks.waits = WaitLog(log, "group g", clock=clock)
     consumer.assign({("orders", 0): []})
     messages: list[Message] = []
 
     def is_full() -> bool:
         found = consumer.consume(1_000, 0.1)
         messages.extend(found)
-        return not found and consumer._dispatcher.out.is_full
+        return not found and bool(consumer._dispatcher.out.waits())
 
     until(is_full)
     cluster.track_requests()
     messages += consumer.consume(1_000, 1.0)
     assert times_asked(cluster, "Fetch") == 0
     assert 200 <= len(messages) < 1_000
+    said = "nothing more is read, as 1,000,000 records are not acknowledged"
+    assert consumer.health() == ConsumerHealth(is_alive=True, is_ready=False, reason=said)
+    (warning,) = (each.getMessage() for each in caplog.records if said in each.getMessage())
+    assert warning.startswith("group g: waits for ")
+    assert warning.endswith("until some of them are acknowledged")
     done = 0
 
     def has_all() -> bool:
@@ -192,6 +207,10 @@ def test_reading_stops_when_too_much_is_held_and_goes_on_when_it_is_acknowledged
         return len(messages) >= 1_000
 
     until(has_all)
+    for message in messages:
+        consumer.acknowledge(message)
+    assert consumer.health().is_ready
+    assert [each.levelname for each in caplog.records if "over after" in each.getMessage()][:1]
     assert sorted(offsets(messages)) == list(range(1_000))
     by_key = {key: [m.offset() for m in messages if m.key() == key.encode()] for key in KEYS}
     assert all(found == sorted(found) for found in by_key.values())

@@ -114,6 +114,29 @@ def start(make: Callable[..., KeySharedConsumer]) -> Iterator[Callable[..., Work
         yield worker
 
 
+def test_the_lag_is_what_nobody_has_processed(
+    make: Callable[..., KeySharedConsumer], start: Callable[..., Worker]
+) -> None:
+    """Also that of a member that has paused, while others go on."""
+    first = make(auto__commit__interval__ms=50)
+    first.assign({T0: []})
+    assert eventually(lambda: first.poll(0.05))
+    first.pause([T0])
+    before = first.metrics().partitions[T0].lag
+    assert before is not None
+    assert before >= RECORDS - CHUNK
+    start(auto__commit__interval__ms=50)
+
+    def lag() -> int | None:
+        assert first.poll(0.05) is None
+        return first.metrics().partitions[T0].lag
+
+    leased = 2 * CHUNK  # at most, of its own
+    assert eventually(lambda: (left := lag()) is not None and left <= leased)
+    first.resume([T0])
+    assert eventually(lambda: first.poll(0.05) is None and first.metrics().partitions[T0].lag == 0)
+
+
 def has_all(workers: list[Worker], count: int) -> bool:
     """Whether they have been given so many records."""
     return len(all_of(workers)) >= count

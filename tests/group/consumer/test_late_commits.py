@@ -329,6 +329,24 @@ def test_with_key_order_what_was_handed_out_before_a_lapse_is_refused_or_counts(
     assert committed() == 1
 
 
+@pytest.mark.parametrize("keeps_log", [True, False])
+def test_with_key_order_a_commit_of_a_partition_that_has_gone_is_refused(
+    start: Callable[..., Member], committed: Callable[[], int], keeps_log: bool
+) -> None:
+    """What is committed of it is no part of what is refused, as far as a log says so."""
+    settings = {"consumption.order": "key", "allow.individual.commit": keeps_log}
+    member = start({**BY_HAND, **settings, "cooperative.chunk.records": 1_000})
+    messages = member.consumer.consume(4, WAIT_S)
+    assert member.consumer.commit(messages[1]) == {T0: 2}
+    member.consumer.assign({TopicPartition("orders", 1): []})
+    with pytest.raises(CommitFailedError, match="this member does not have the partition") as error:
+        member.consumer.commit(messages[3])
+    assert error.value.offsets == {("orders", 0): ((2 if keeps_log else 0, 4),)}
+    if keeps_log:
+        assert member.consumer.commit(messages[0]) == {}  # it is done
+    assert committed() == 2
+
+
 def test_asyncio(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, committed: Any) -> None:
     monkeypatch.setattr(log_follower, "_LONGEST_WAIT_MS", 200)
     member = Member(cluster.bootstrap_servers, BY_HAND)

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as RdTopicPartition
 
 from kshare.core.hashing import HASH_SPACE, key_hash
 from kshare.core.progress import Progress, TopicPartition
-from kshare.errors import KshareError
+from kshare.errors import CommitFailedError, KshareError
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.message import CHUNK_ROWS, Message
 from kshare.testing import FakeCluster
@@ -163,6 +163,55 @@ def test_commits_of_a_message_or_of_offsets(
     assert consumer.commit(offsets=[], asynchronous=True) is None
     assert consumer.committed()[other].offset == 8
     assert consumer.commit() == {ORDERS: 100, other: 100}
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("how", ["message", "offsets"])
+def test_a_commit_of_a_partition_that_has_gone_names_what_is_not_committed(
+    cluster: FakeCluster,
+    make: Callable[..., KeySharedConsumer],
+    mode: str,
+    comes_back: bool,
+    how: str,
+) -> None:
+    """Also if it has come back, and what was returned before has not."""
+    fill(cluster, 20)
+    other = TopicPartition("orders", 1)
+    consumer = make(acknowledgement__mode=mode)
+    consumer.assign([ORDERS, other])
+    messages = take(consumer, 20)
+    assert consumer.commit(message=messages[4]) == {ORDERS: 5}
+    consumer.assign([other])
+    if comes_back:
+        consumer.assign([ORDERS, other])
+        assert offsets(take(consumer, 2)) == [5, 6]
+    given: Any = (
+        {"message": messages[8]} if how == "message" else {"offsets": {ORDERS: 9, other: 0}}
+    )
+    with pytest.raises(CommitFailedError) as caught:
+        consumer.commit(**given)
+    assert caught.value.offsets == {("orders", 0): ((7 if comes_back else 5, 9),)}
+    assert (consumer.commit(offsets={ORDERS: 3}) or {}).get(ORDERS) == (7 if comes_back else None)
+    with pytest.raises(ValueError, match="cannot commit offset 21"):
+        consumer.commit(offsets={ORDERS: 21})
+
+
+def test_a_commit_of_a_record_whose_key_hashes_have_gone_names_it(
+    cluster: FakeCluster, make: Callable[..., KeySharedConsumer]
+) -> None:
+    fill(cluster, 20)
+    consumer = make()
+    consumer.assign([ORDERS])
+    messages = take(consumer, 20)
+    consumer.assign({ORDERS: [(0, MIDDLE)]})
+    ours = [m for m in messages if key_hash(m.key(), 0) < MIDDLE]
+    assert offsets(take(consumer, len(ours))) == offsets(ours)
+    (gone, *_) = (m for m in messages if m not in ours and m.offset() < ours[-1].offset())
+    with pytest.raises(CommitFailedError) as caught:
+        consumer.commit(message=gone)
+    assert caught.value.offsets == {("orders", 0): ((gone.offset(), gone.offset() + 1),)}
+    assert consumer.commit(message=ours[-1]) is not None
 
 
 def test_a_commit_with_metadata_is_refused(

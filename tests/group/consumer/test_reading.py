@@ -2,16 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED
 from confluent_kafka import TopicPartition as RdTopicPartition
 
+from kshare.core.hashing import key_hash
+from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError, OptionsError, UnknownTopicError
+from kshare.group.consumer import topic_lookup
 from kshare.group.consumer.consumer import KeySharedConsumer
+from kshare.group.consumer.topic_lookup import check_existence
 from kshare.testing import FakeCluster
 from tests.support.clock import until
+from tests.support.effort import calls_below
 from tests.support.fake_session import FakeSessions
 from tests.support.groups import (
     LOG,
@@ -62,6 +68,35 @@ def test_an_assigned_partition_begins_where_its_offset_says(
     assert consumer.consume(1, 0.1) == []
 
 
+def test_an_offset_holds_though_other_key_hashes_are_assigned(
+    cluster: FakeCluster, make: Make, group: FakeSessions
+) -> None:
+    cluster.produce("orders", [(f"k{i}", b"v") for i in range(20)], partition=0)
+    consumer = make()
+    consumer.assign({T0: [(0, LOWER.hi)]})
+    consumer.consume(20, 0.5)
+    consumer.commit()
+    consumer.assign([RdTopicPartition("orders", 0, 5)])
+    assert [each.offset() for each in consumer.consume(35, SECONDS)] == list(range(5, 40))
+    consumer.assign({T0: [(0, LOWER.hi)]})
+    consumer.seek(T0, 22)
+    of_lower = [i for i in range(20, 40) if key_hash(b"k%d" % (i - 20), i) in LOWER and i >= 22]
+    assert [m.offset() for m in consumer.consume(len(of_lower), SECONDS)][:3] == of_lower[:3]
+
+
+def test_an_offset_holds_though_another_partition_is_assigned_before_the_start(
+    make: Make, group: FakeSessions
+) -> None:
+    """As docs/consumer.md has it: what does not change goes on undisturbed."""
+    group.holds_back = True
+    consumer = make()
+    consumer.assign([RdTopicPartition("orders", 0, OFFSET_BEGINNING)])
+    consumer.assign([RdTopicPartition("orders", 0), RdTopicPartition("orders", 1)])
+    group.holds_back = False
+    group.members[-1].change()
+    assert [each.offset() for each in consumer.consume(20, SECONDS)] == list(range(20))
+
+
 def test_a_partition_that_begins_at_its_end_has_what_comes_later(
     cluster: FakeCluster, make: Make
 ) -> None:
@@ -102,6 +137,23 @@ def test_partitions_that_do_not_exist_are_refused_at_once(make: Make) -> None:
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         consumer.assign({("no-such-topic", 0): [(0, 10)]})
     assert consumer.assignment() == {T0: ()}  # as before
+
+
+def test_what_it_takes_to_look_whether_partitions_exist_grows_with_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partitions = {TopicPartition("orders", number) for number in range(1_000)}
+    cluster = SimpleNamespace(
+        partitions=lambda _: partitions, shorten_timeout=lambda _: None, close=lambda: None
+    )
+    monkeypatch.setattr(topic_lookup, "Cluster", lambda _: cluster)
+    with calls_below(5_000):
+        check_existence(group_config("b:9092").kafka, partitions)
+    with (
+        pytest.raises(UnknownTopicError, match="orders has partitions 0 to 999"),
+        calls_below(5_000),
+    ):
+        check_existence(group_config("b:9092").kafka, {TopicPartition("orders", 1_000)})
 
 
 def test_brokers_that_do_not_answer_keep_nobody_from_assigning(

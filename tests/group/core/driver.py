@@ -103,7 +103,7 @@ class Driver:
 
     def _fetched(self) -> Rows | None:
         self.state.fetched.partition = None
-        if self.out.is_full or self.state.fetched.has_rest:
+        if self.out.waits() or self.state.fetched.has_rest:
             return None
         for partition, (wanted, first) in self.reading.items():
             log = self.logs[partition]

@@ -1,12 +1,15 @@
 """What is read of a consumer's partitions is decided without reader, threads and clock."""
 
+import math
+
 import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
-from kshare.core.progress import Progress
+from kshare.core.offsets import OffsetRange
+from kshare.core.progress import Progress, Rectangle
 from kshare.group.delivery_start import DeliveryStart
-from tests.group.core.driver import LOW, MIXED, OF_HIGH, Driver, point
-from tests.support.groups import LOWER, T0, T1, UPPER
+from tests.group.core.driver import HIGH, LOW, MIXED, OF_HIGH, Driver, owns, point
+from tests.support.groups import LOWER, T0, T1, UPPER, rectangle
 
 
 def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up() -> None:
@@ -23,7 +26,7 @@ def test_nothing_is_read_before_it_has_started_and_nothing_after_it_is_given_up(
     driver.state.assign({T1: KeyRanges([LOWER])}, keeps=True)
     driver.read_anew()
     assert driver.reading.keys() == driver.state.by_partition.keys() == {T1}
-    assert driver.state.stops == 1
+    assert driver.state.ended.stops == 1
 
 
 def test_hashes_that_stay_are_read_on_and_what_is_in_hand_of_the_others_is_not_handed_out() -> None:
@@ -132,6 +135,55 @@ def test_a_seek_before_the_start_holds_and_one_for_other_hashes_does_not() -> No
     assert driver.offsets() == OF_HIGH
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(LOWER, WHOLE), (WHOLE, LOWER), (UPPER, LOWER)])
+def test_a_seek_after_other_hashes_were_assigned_holds(
+    before: HashRange, after: HashRange, explicit: bool
+) -> None:
+    driver = Driver(MIXED, explicit=explicit)
+    driver.start(before)
+    driver.take()
+    driver.state.assign({T0: KeyRanges([after])})
+    driver.state.seek(T0, 4, driver.started)
+    driver.started = {}
+    driver.look()
+    driver.started = {T0: DeliveryStart.new(Progress.at(9))}
+    driver.look()
+    assert driver.offsets() == [at for at in range(4, 12) if owns(KeyRanges([after]), MIXED[at])]
+
+
+def test_a_seek_before_the_start_goes_on_undisturbed_if_another_partition_is_assigned() -> None:
+    driver = Driver(MIXED, MIXED)
+    driver.state.assign({T0: ALL_HASHES})
+    driver.state.seek(T0, 9, {})
+    driver.state.assign({T0: ALL_HASHES, T1: ALL_HASHES})
+    starts = {T0: DeliveryStart.new(Progress.at(0)), T1: DeliveryStart.new(Progress.at(11))}
+    driver.started = starts
+    driver.look()
+    taken = [(m.topic_partition, m.offset()) for m in driver.take()]
+    assert taken == [(T0, 9), (T0, 10), (T0, 11), (T1, 11)]
+    driver = Driver(MIXED)
+    driver.state.assign({T0: ALL_HASHES})
+    driver.state.seek(T0, 9, {})
+    driver.state.assign({})
+    driver.state.assign({T0: ALL_HASHES})
+    driver.started = {T0: DeliveryStart.new(Progress.at(0))}
+    driver.look()
+    assert driver.offsets() == list(range(12))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_seek_holds_though_the_session_has_begun_anew(is_over: bool) -> None:
+    driver = Driver(MIXED)
+    driver.start(WHOLE)
+    driver.take(3)
+    driver.started = {} if is_over else {T0: DeliveryStart.new(Progress.at(2))}
+    driver.state.seek(T0, 9, driver.started)
+    driver.started = {T0: DeliveryStart.new(Progress.at(2))}
+    driver.look()
+    assert driver.offsets() == [9, 10, 11]
+
+
 def test_a_paused_partition_is_given_up_and_read_on() -> None:
     driver = Driver(MIXED, MIXED)
     driver.start(WHOLE)
@@ -144,6 +196,33 @@ def test_a_paused_partition_is_given_up_and_read_on() -> None:
     driver.state.resume(T1)  # it was not paused
     assert list(driver.state.fetched.anew) == [T0]
     assert driver.offsets() == list(range(1, 12))
+
+
+def test_a_commit_up_to_what_was_returned_before_it_has_gone_says_what_that_is() -> None:
+    driver = Driver(MIXED)
+    driver.start(WHOLE)
+    assert driver.offsets(6) == [0, 1, 2, 3, 4, 5]
+    assert driver.state.acknowledge_below(T0, 6, point(HIGH[0])) is None
+    driver.state.assign({})
+    late = driver.state.acknowledge_below(T0, 4)
+    assert late is not None
+    assert late.processed == Progress.at(4)
+    assert driver.state.acknowledge_below(T0, 0) is None
+    driver.state.assign({T0: KeyRanges([LOWER])})
+    driver.started = {T0: DeliveryStart.new(Progress.at(2))}
+    driver.look()
+    assert driver.offsets(1) == [2]
+    late = driver.state.acknowledge_below(T0, 6)
+    assert late is not None
+    assert late.processed == Progress.of(0, [rectangle(4, 6, LOWER), rectangle(0, 6, UPPER)])
+    assert driver.state.acknowledge_below(T0, 2, point(LOW[0])) is None
+    late = driver.state.acknowledge_below(T0, 2, point(HIGH[0]))
+    assert late is not None
+    assert late.processed.individual_commits == (
+        Rectangle(OffsetRange(1, 2), HashRange.of(point(HIGH[0]))),
+    )
+    with pytest.raises(ValueError, match="cannot commit offset 7"):
+        driver.state.acknowledge_below(T0, 7)
 
 
 def test_nothing_begins_before_it_is_known_which_keys_are_parked() -> None:
@@ -165,7 +244,7 @@ def test_a_released_key_is_left_out_until_it_is_due() -> None:
         if not message.is_released():
             driver.acknowledge(message)
     driver.look()
-    assert driver.state.left_out.next_due() == 5.0
+    assert driver.state.next_due() == 5.0
     assert driver.offsets() == [6, 7, 9, 10, 11]
     driver.now = 4.9
     driver.look()
@@ -175,6 +254,86 @@ def test_a_released_key_is_left_out_until_it_is_due() -> None:
     assert driver.offsets() == [0, 4, 8]
     driver.acknowledge(others[0])
     assert not driver.state.release(others[0], due=9.0)
+
+
+def test_releases_are_followed_together_and_nothing_of_their_keys_comes_before() -> None:
+    keys = [f"k{i}" for i in range(200)]
+    driver = Driver([*keys, *keys], explicit=True)
+    driver.start(WHOLE)
+    found, stops = list[int](), driver.state.ended.stops
+    while messages := driver.take(1):
+        found += [message.offset() for message in messages]
+        driver.state.release(messages[0], due=60.0)
+        driver.look()
+    assert found == list(range(200))
+    assert driver.state.ended.stops - stops == 1
+    assert driver.state.next_due() == 0.1
+    driver.now = 0.1
+    driver.look()
+    assert driver.state.ended.stops - stops == 2
+    assert driver.state.next_due() == 60.0
+    driver.now = 60.0
+    driver.look()
+    assert driver.offsets(400) == list(range(400))
+
+
+def test_the_more_keys_wait_the_fewer_are_the_changes() -> None:
+    """Each takes as long as there are keys that wait."""
+    driver = Driver([f"k{i}" for i in range(1_000)], explicit=True)
+    driver.start(WHOLE)
+    for message in driver.take(800):
+        driver.state.release(message, due=60.0)
+    driver.look()
+    (message,) = driver.take(1)
+    driver.state.release(message, due=60.0)
+    assert driver.state.next_due() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("due", [None, 0.0, 0.05])
+def test_a_key_that_is_let_go_waits_no_longer_than_a_pause(due: float | None) -> None:
+    driver = Driver(MIXED, explicit=True)
+    driver.start(WHOLE)
+    first, second, *_ = driver.take(8)
+    driver.state.release(first, due=9.0)
+    driver.look()
+    driver.state.release(second, due=due)
+    if due is None:
+        driver.state.left_out.released.let_go(T0, point(HIGH[0]))
+    driver.now = 0.06
+    driver.look()
+    assert driver.offsets() == [10, 11]  # behind the others of its key nothing comes
+    driver.now = 0.1
+    driver.look()
+    assert driver.offsets() == [1, 5, 9]
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_amid_a_call_it_is_known_what_waits_for_its_end(is_transactional: bool) -> None:
+    driver = Driver(MIXED, explicit=True, is_transactional=is_transactional)
+    driver.start(WHOLE)
+    (message,) = driver.take(1)
+    assert not driver.state.awaits_call(driver.now, driver.parked)
+    driver.state.release(message, due=5.0)
+    assert driver.state.awaits_call(driver.now, driver.parked)
+    driver.look()
+    assert not driver.state.awaits_call(4.9, driver.parked)
+    assert driver.state.awaits_call(5.0, driver.parked)
+    driver.park(LOW[1])
+    assert driver.state.awaits_call(4.9, driver.parked) != is_transactional
+
+
+def test_a_record_that_is_released_before_its_partition_begins_again_is_waited_for_by_nobody() -> (
+    None
+):
+    driver = Driver(MIXED, explicit=True)
+    driver.start(WHOLE)
+    (message,) = driver.take(1)
+    driver.state.assign({T0: KeyRanges([LOWER])})
+    driver.started = {}
+    driver.state.release(message, due=0.0)
+    assert driver.state.next_due() == 0.0
+    driver.look()
+    assert driver.state.next_due() == math.inf
 
 
 def test_a_key_that_is_released_and_due_at_once_comes_again_in_order() -> None:

@@ -1,6 +1,7 @@
 """What is handed out of leased chunks, and what of it is processed."""
 
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from kshare.group.core import handed_out, shared_deliveries, shared_delivery
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
+from kshare.group.delivery.dispatcher import delivery_metrics
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 from kshare.group.protocol.owners.leases import Share
@@ -99,6 +101,18 @@ def test_a_part_is_forgotten_when_the_log_says_that_it_is_processed() -> None:
     assert each.finished == 1
 
 
+def test_what_others_have_processed_counts_as_done() -> None:
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.hand_out(chunk(*range(10)), 10)
+    each.settle()
+    metrics = partial(delivery_metrics, each, ALL_HASHES, (0, 40), is_batch=True)
+    assert metrics().lag == 30
+    each.update(share(done=25))
+    assert metrics().lag == 15
+
+
 def test_offsets_without_records_are_processed_at_once() -> None:
     each = delivery()
     each.update(share(0, 10))
@@ -161,6 +175,20 @@ def test_a_commit_up_to_an_offset() -> None:
         each.acknowledge_below(44)
     each.acknowledge_below(42)
     assert processed(each) == (0, 10, 40, 42)
+
+
+def test_a_commit_up_to_an_offset_of_a_part_that_is_forgotten() -> None:
+    """Records of a lease are committed one by one, and the last one first."""
+    each = delivery()
+    each.update(share(0, 10))
+    each.next_part()
+    each.hand_out(chunk(*range(10)), 10)
+    each.acknowledge_below(10)
+    each.count()
+    each.update(share(done=10))
+    each.acknowledge_below(3)
+    with pytest.raises(ValueError, match="cannot commit offset 11"):
+        each.acknowledge_below(11)
 
 
 @pytest.mark.parametrize("explicit", [False, True])
@@ -291,6 +319,20 @@ def test_a_commit_up_to_an_offset_that_was_returned_before() -> None:
     assert (work(made), processed(made.shared[T0])[-1]) == ([(0, 10)], 22)
     with pytest.raises(ValueError, match="cannot commit offset 26: what was returned ends at 25"):
         made.acknowledge_below(T0, 26)
+
+
+def test_a_commit_up_to_an_offset_of_a_delivery_that_is_forgotten() -> None:
+    """The log may have it; else it is refused."""
+    made = deliveries()
+    begin(made, 0, 10, 20, 30)
+    made.shared[T0].hand_out(chunk(*range(10)), 10)
+    made.refresh({}, 0.0, {}, all_count)
+    made.keep_late(lambda *_: False)
+    late = made.acknowledge_below(T0, 4)
+    assert late is not None
+    assert late.processed == Progress.at(4)
+    with pytest.raises(ValueError, match="cannot commit offset 11: what was returned ends at 10"):
+        made.acknowledge_below(T0, 11)
 
 
 def test_deliveries_that_have_ended_are_bounded_and_the_oldest_one_is_named() -> None:

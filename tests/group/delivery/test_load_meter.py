@@ -136,6 +136,27 @@ def test_time_is_shared_out_by_records() -> None:
     assert seen[T0].sample == ()
 
 
+def test_what_a_cancelled_call_had_collected_counts_once() -> None:
+    """It goes back, and the next calls return it."""
+    run = Run()
+    run.start(T0)
+    delivery, keys = run.owned.deliveries[T0], [b"a", b"b"]
+    delivery.collect()
+    run.receive(T0, range(10), keys)
+    run.meter.called(continues=True)
+    run.work(1.5)
+    run.meter.look(run.owned.deliveries, run.owned.end)
+    run.meter.returned(T0)
+    delivery.take_back()
+    run.waits(5.0)
+    run.receive(T0, range(10), keys)
+    run.receive(T0, range(10, 14), keys)
+    run.work(2.0)
+    run.waits(10.0)
+    (seen,) = run.loads()[T0]
+    assert (seen.records, seen.offsets, seen.seconds) == (14, 14, 2.0)
+
+
 def test_explicit_mode_counts_the_time_in_which_something_is_in_work() -> None:
     run = Run(explicit=True)
     run.start(T0)
