@@ -77,10 +77,8 @@ class Handling:
         _check(batch_size, "batch_size", problems)
         _check(max_records, "max_records", problems)
         _check(max_bytes, "max_bytes", problems)
-        if retry is not None and not isinstance(retry, Retry):
-            problems.append(f"retry is {shown(retry)}; wanted Retry(attempts=..., first=...)")
-            retry = None
-        retry = retry or Retry()
+        problems += filter(None, [_fault_of_retry(retry)])
+        retry = retry if isinstance(retry, Retry) else Retry()
         plan = retry.plan(problems)
         seconds = None if timeout is None else seconds_of("timeout", timeout, problems)
         most_delay = None if max_delay is None else seconds_of("max_delay", max_delay, problems)
@@ -150,6 +148,12 @@ def _fault_of(handler: Any) -> str | None:
             "called; wanted a function that returns its result"
         )
     return None
+
+
+def _fault_of_retry(retry: object) -> str | None:
+    if retry is None or isinstance(retry, Retry):
+        return None
+    return f"retry is {shown(retry)}; wanted Retry(attempts=..., first=...)"
 
 
 def _fault_of_policy(policy: Any, order: str) -> str | None:

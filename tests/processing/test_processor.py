@@ -39,6 +39,11 @@ def test_all_faults_are_listed_at_once() -> None:
     ]
 
 
+def test_a_retry_that_is_none_is_a_fault() -> None:
+    with pytest.raises(OptionsError, match=r"retry is 5; wanted Retry\(attempts=\.\.\., first="):
+        Processor(print, retry=5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("topic", ["x" * 600, "a\0b", "a b"])
 def test_dead_letters_go_to_no_topic_that_cannot_be(topic: str) -> None:
     wanted = r"on_failure=DeadLetter\(...\): .* cannot be a topic's name; allowed: 1 to 249"
