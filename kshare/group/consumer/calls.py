@@ -12,6 +12,8 @@ A message that is there is taken and returned in one step, for ``poll`` and iter
 
 import logging
 import time
+from collections.abc import Iterator
+from itertools import filterfalse
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -78,7 +80,7 @@ class Calls:
         def take(seconds: float) -> bool:
             if not self._dispatcher.rows.left:
                 self._dispatcher.next_rows(seconds)
-            self._fresh.rows = self._dispatcher.rows.messages
+            self._fresh.rows = self._rows()
             return self._dispatcher.rows.left > 0
 
         return self._wait(take, deadline, continues=continues)
@@ -103,12 +105,17 @@ class Calls:
                 return None
             self._receiver.refresh()
             # Another thread may have changed what is read.
-            self._fresh.rows = dispatcher.rows.messages
-            message = next(self._fresh.rows)
+            self._fresh.rows = self._rows()
+            message = next(dispatcher.rows.messages)
             return None if self._comes_again(message) else message
 
+    def _rows(self) -> Iterator[Message]:
+        """The messages that are there, but for those that come again."""
+        rows = self._dispatcher.rows.messages
+        return filterfalse(Message.is_released, rows) if self._dispatcher.released.has_new else rows
+
     def _comes_again(self, message: Message) -> bool:
-        """True if another thread has released an earlier record of its key meanwhile."""
+        """True if an earlier record of its key was released, which its delivery will follow."""
         return self._dispatcher.released.is_new(message.topic_partition) and message.is_released()
 
     # -- what a call collects ------------------------------------------------------------------
@@ -202,14 +209,19 @@ class Calls:
         return self._await_batch(call, deadline)
 
     def _await_batch(self, call: Call, deadline: float) -> bool:
-        self._receiver.begin(call)
-        self._fresh.rows = iter(())
+        self._begin_batch(call)
         return self._wait(self._dispatcher.fetch_batch, deadline)
 
     def _await_rows(self, call: Call, deadline: float) -> bool:
+        self._begin_batch(call)
+        return self.next_rows(deadline)
+
+    def _begin_batch(self, call: Call) -> None:
         self._receiver.begin(call)
         self._fresh.rows = iter(())
-        return self.next_rows(deadline)
+        with self._state.lock:
+            if self._dispatcher.released.has_new:
+                self._dispatcher.state.left_out.follow_at_once()
 
     def return_batch(self, call: Call) -> pa.RecordBatch | None:
         """Return the batch that is there, if it may be returned now; else None.

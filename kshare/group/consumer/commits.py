@@ -191,8 +191,10 @@ class Commits:
         self._call_back()
         if self._config.auto_commit and not self._asked and self._auto.take_due():
             work = self._processed.work()
-            if work.partitions:  # else on_commit would be called for nothing, for ever
+            if work.partitions:
                 self.begin(work)
+            else:  # on_commit would be called for nothing, for ever
+                self._failure = None  # what it refused is over
         if isinstance(self._failure, PolicyError):
             raise self._failure.with_traceback(None)  # each poll raises it
 

@@ -133,6 +133,9 @@ class KeySharedConsumer:
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
         """The next records, as many as come in time.
 
+        It returns those that it has when the group changes what it owns, and when keys are parked
+        or released, or are due.
+
         Args:
             num_messages: Maximum number of records.
             timeout: Maximum time to wait for all of them, in seconds; None or -1 for no limit.

@@ -158,33 +158,41 @@ class Receiver:
     def wait(self, take: Take, deadline: float, *, continues: bool) -> bool:
         """Wait until there is something that may be handed out; whether there is.
 
+        It ends if what the same call has collected has to come first: the group changes, keys are
+        parked, or released, or are due.
+
         Args:
             take: Gets it.
             deadline: When to end, by the monotonic clock.
             continues: Whether the same call has collected records already.
         """
-        while self.follow_group(continues=continues):
+        while True:
+            continues = continues and not self.call.is_empty  # it may have gone back
+            if not self.follow_group(continues=continues):
+                return False
             with self._state.gate:
                 pass  # one who changes what is read comes first
             with self._state.polling:
                 if self._state.is_closed or self.call.is_cancelled:
                     return False
                 seconds = min(max(deadline - time.monotonic(), 0.0), _TICK_SECONDS)
-                if self._serve(take, seconds, continues=continues):
-                    if self._dispatcher.meter is not None:
-                        self._dispatcher.meter.returned(self._dispatcher.out.current)
-                    return True
+                has_some = self._serve(take, seconds, continues=continues)
+                if has_some and self._dispatcher.meter is not None:
+                    self._dispatcher.meter.returned(self._dispatcher.out.current)
+                if has_some is not None:
+                    return has_some
             if deadline <= time.monotonic():
                 return False
-        return False
 
-    def _serve(self, take: Take, seconds: float, *, continues: bool) -> bool:
+    def _serve(self, take: Take, seconds: float, *, continues: bool) -> bool | None:
         """Do all that is due, once; whether there is something that may be handed out.
+
+        None is not yet. False is no more: what the call has collected has to come first.
 
         1. Commit, if an automatic commit is due.
         2. Follow the session and the parked keys, pass over what is of others, and measure.
         3. Give back what was collected, if it is not to be delivered now or the member is fenced.
-        4. Without the right to deliver, wait for it, and return False.
+        4. Without the right to deliver, wait for it, and return None.
         5. Call ``on_started`` for claims that are in place.
         6. Take records that are read, or wait for some.
         """
@@ -202,6 +210,8 @@ class Receiver:
             looks.retention.look(lambda: self._dispatcher.metrics(is_batch=is_batch))
             if self.call.was_stopped(self._dispatcher.deliveries):
                 self.give_back()
+            elif continues and self._dispatcher.awaits_call:
+                return False
         if not self._is_unfenced():
             self.give_back()
         if self._session.seconds_to_deliver() < 0:
@@ -209,11 +219,11 @@ class Receiver:
             is_counted = bool(self._dispatcher.deliveries)
             with self.delivery_pause.waiting() if is_counted else nullcontext():
                 self.fresh.waker.wait(seconds)
-            return False
+            return None
         if self.subscriber is not None:
             self.subscriber.started(self._dispatcher.state.is_claimed)
         seconds = min(seconds, self._commits.seconds_until_due, self._dispatcher.seconds_until_due)
-        return self._took(take, seconds) and self._may_hand_out()
+        return (self._took(take, seconds) and self._may_hand_out()) or None
 
     def seconds_to_deliver(self) -> float:
         """For how long records that were returned are surely this member's; below 0: not now.

@@ -349,11 +349,26 @@ class Deliveries:
                 self._begin_again(topic_partition)
         left_out.obeyed = parked  # last: after an interrupt, the others follow
 
+    def next_due(self) -> float:
+        """The time at which keys are to be left out or let go; infinite if there are none."""
+        return self.left_out.next_due(list(self.by_partition))
+
+    def awaits_call(self, now: float, parked: ParkedHashes | None) -> bool:
+        """True if a look would leave out keys, or let them go, were it not amid a call.
+
+        Args:
+            now: As for :meth:`refresh`.
+            parked: As for that.
+        """
+        is_parked = not self._is_transactional and parked is not self.left_out.obeyed
+        return is_parked or self.next_due() <= now
+
     def _obey_releases(self, now: float) -> None:
-        """Rebuild deliveries after keys were released or became due."""
-        self._follow_released()  # first: a key may be released and due at once
-        self.left_out.let_go(now)
-        self._follow_released()
+        """Rebuild deliveries after keys were released or became due, now and then."""
+        if self.next_due() <= now:
+            self.left_out.released.due(now)
+            self._follow_released()
+            self.left_out.followed(now)
 
     def _follow_released(self) -> None:
         released = self.left_out.released

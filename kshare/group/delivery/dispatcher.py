@@ -143,11 +143,10 @@ class Dispatcher:
 
     def refresh(self, *, continues: bool = False, begins: bool = False) -> None:
         """Follow the session and the parked keys, as :meth:`.Deliveries.refresh`."""
-        parked = _NONE_PARKED if self.parking is None else self.parking.hashes
         self.state.refresh(
             self._session.started(),
             time.monotonic(),
-            parked,
+            self._parked,
             self._session.may_count,
             continues=continues,
             begins=begins,
@@ -200,9 +199,17 @@ class Dispatcher:
 
     @property
     def seconds_until_due(self) -> float:
-        """Time until a key is due that was released; infinite if there is none."""
-        due = self.state.left_out.next_due()
-        return float("inf") if due is None else max(due - time.monotonic(), 0.0)
+        """Time until keys are left out or let go that were released; infinite if there is none."""
+        return max(self.state.next_due() - time.monotonic(), 0.0)
+
+    @property
+    def awaits_call(self) -> bool:
+        """True if keys are to be left out or let go once a call has returned what it has."""
+        return self.state.awaits_call(time.monotonic(), self._parked)
+
+    @property
+    def _parked(self) -> ParkedHashes | None:
+        return _NONE_PARKED if self.parking is None else self.parking.hashes
 
     @property
     def finished_leases(self) -> int:

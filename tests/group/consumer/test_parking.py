@@ -1,6 +1,7 @@
 """Consumers and parked keys: their records wait, in order, and nobody else's do."""
 
 import random
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -45,6 +46,31 @@ def parked() -> FakeParked:
 def make(cluster: FakeCluster, group: FakeSessions, parked: FakeParked) -> Iterator[Make]:
     with fake_consumers(cluster, group, parked=parked) as consumers:
         yield consumers
+
+
+def test_a_call_returns_what_it_has_when_a_key_is_parked_or_unparked(
+    cluster: FakeCluster, make: Make, parked: FakeParked
+) -> None:
+    """Else it would hand out what is parked, and miss what is not, for as long as it waits."""
+    consumer = make()
+    consumer.assign([T0])
+    of_a = range(RECORDS, RECORDS + 8, 4)
+    for keys in (KEYS[:1], []):
+        parks = threading.Timer(0.2, set_parked, (parked, *keys))
+        parks.start()
+        begun = time.monotonic()
+        found = consumer.consume(RECORDS + 1, 2 * SECONDS)
+        assert time.monotonic() - begun < SECONDS
+        parks.join()
+        if keys:
+            assert [message.offset() for message in found] == list(range(RECORDS))
+            rows = [(KEYS[i % 4], "v") for i in range(8)]
+            cluster.produce("orders", rows, partition=0)
+        else:
+            assert [m.offset() for m in found] == [
+                at for at in range(RECORDS, RECORDS + 8) if at not in of_a
+            ]
+    assert [m.offset() for m in consumer.consume(2, SECONDS)] == list(of_a)
 
 
 def set_parked(parked: FakeParked, *keys: bytes) -> None:

@@ -1,5 +1,7 @@
 """What is read of a consumer's partitions is decided without reader, threads and clock."""
 
+import math
+
 import pytest
 
 from kshare.core.hashing import ALL_HASHES, WHOLE, HashRange, KeyRanges
@@ -242,7 +244,7 @@ def test_a_released_key_is_left_out_until_it_is_due() -> None:
         if not message.is_released():
             driver.acknowledge(message)
     driver.look()
-    assert driver.state.left_out.next_due() == 5.0
+    assert driver.state.next_due() == 5.0
     assert driver.offsets() == [6, 7, 9, 10, 11]
     driver.now = 4.9
     driver.look()
@@ -252,6 +254,86 @@ def test_a_released_key_is_left_out_until_it_is_due() -> None:
     assert driver.offsets() == [0, 4, 8]
     driver.acknowledge(others[0])
     assert not driver.state.release(others[0], due=9.0)
+
+
+def test_releases_are_followed_together_and_nothing_of_their_keys_comes_before() -> None:
+    keys = [f"k{i}" for i in range(200)]
+    driver = Driver([*keys, *keys], explicit=True)
+    driver.start(WHOLE)
+    found, stops = list[int](), driver.state.ended.stops
+    while messages := driver.take(1):
+        found += [message.offset() for message in messages]
+        driver.state.release(messages[0], due=60.0)
+        driver.look()
+    assert found == list(range(200))
+    assert driver.state.ended.stops - stops == 1
+    assert driver.state.next_due() == 0.1
+    driver.now = 0.1
+    driver.look()
+    assert driver.state.ended.stops - stops == 2
+    assert driver.state.next_due() == 60.0
+    driver.now = 60.0
+    driver.look()
+    assert driver.offsets(400) == list(range(400))
+
+
+def test_the_more_keys_wait_the_fewer_are_the_changes() -> None:
+    """Each takes as long as there are keys that wait."""
+    driver = Driver([f"k{i}" for i in range(1_000)], explicit=True)
+    driver.start(WHOLE)
+    for message in driver.take(800):
+        driver.state.release(message, due=60.0)
+    driver.look()
+    (message,) = driver.take(1)
+    driver.state.release(message, due=60.0)
+    assert driver.state.next_due() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("due", [None, 0.0, 0.05])
+def test_a_key_that_is_let_go_waits_no_longer_than_a_pause(due: float | None) -> None:
+    driver = Driver(MIXED, explicit=True)
+    driver.start(WHOLE)
+    first, second, *_ = driver.take(8)
+    driver.state.release(first, due=9.0)
+    driver.look()
+    driver.state.release(second, due=due)
+    if due is None:
+        driver.state.left_out.released.let_go(T0, point(HIGH[0]))
+    driver.now = 0.06
+    driver.look()
+    assert driver.offsets() == [10, 11]  # behind the others of its key nothing comes
+    driver.now = 0.1
+    driver.look()
+    assert driver.offsets() == [1, 5, 9]
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_amid_a_call_it_is_known_what_waits_for_its_end(is_transactional: bool) -> None:
+    driver = Driver(MIXED, explicit=True, is_transactional=is_transactional)
+    driver.start(WHOLE)
+    (message,) = driver.take(1)
+    assert not driver.state.awaits_call(driver.now, driver.parked)
+    driver.state.release(message, due=5.0)
+    assert driver.state.awaits_call(driver.now, driver.parked)
+    driver.look()
+    assert not driver.state.awaits_call(4.9, driver.parked)
+    assert driver.state.awaits_call(5.0, driver.parked)
+    driver.park(LOW[1])
+    assert driver.state.awaits_call(4.9, driver.parked) != is_transactional
+
+
+def test_a_record_that_is_released_before_its_partition_begins_again_is_waited_for_by_nobody() -> (
+    None
+):
+    driver = Driver(MIXED, explicit=True)
+    driver.start(WHOLE)
+    (message,) = driver.take(1)
+    driver.state.assign({T0: KeyRanges([LOWER])})
+    driver.started = {}
+    driver.state.release(message, due=0.0)
+    assert driver.state.next_due() == 0.0
+    driver.look()
+    assert driver.state.next_due() == math.inf
 
 
 def test_a_key_that_is_released_and_due_at_once_comes_again_in_order() -> None:

@@ -80,6 +80,7 @@ class Beside:
                 change()
             self.was_interrupted = bool(raised)
         change()
+        self.driver.state.left_out.follow_at_once()  # else the sets do so first
         self.driver.look()
         self.follow()
 

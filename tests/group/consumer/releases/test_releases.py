@@ -1,17 +1,22 @@
 """``release``: a record comes again after its delay, in the order of its key, and is counted."""
 
+import asyncio
 import threading
 import time
+from collections.abc import Callable
+from functools import cache, partial
 from hashlib import md5
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from kshare.core.progress import TopicPartition
+from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import OptionsError
+from kshare.group import AsyncKeySharedConsumer, KeySharedConsumer, Message
 from kshare.group import message as messages
 from kshare.group.consumer import processed
+from kshare.group.consumer.receiver import Receiver
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.handing_out import Call, HandingOut
@@ -20,7 +25,7 @@ from tests.group.consumer.records import offsets
 from tests.group.consumer.released import RECORDS, Make, received
 from tests.support.clock import Ahead
 from tests.support.fake_session import FakeSessions, fake_consumers
-from tests.support.groups import SECONDS, T0, eventually
+from tests.support.groups import SECONDS, T0, eventually, rectangle
 
 
 def test_a_record_comes_again_after_its_delay_and_its_key_behind_it(
@@ -143,6 +148,122 @@ def test_nothing_is_returned_of_a_key_that_is_released_amid_a_call(
     found += received(consumer, RECORDS - len(found))
     assert [at for at in offsets(found) if at % 4 == 0] == list(range(0, RECORDS, 4))
     assert sorted(offsets(found)) == list(range(RECORDS))
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that each look of calls waits for."""
+    found, took = list[float](), Receiver._took
+
+    def look(self: Receiver, take: Any, seconds: float) -> bool:
+        found.append(seconds)
+        return took(self, take, seconds)
+
+    monkeypatch.setattr(Receiver, "_took", look)
+    return found
+
+
+def test_a_call_returns_what_it_has_when_a_released_key_is_due(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would not see that, and look a thousand times a second meanwhile."""
+    consumer = make()
+    received(consumer, RECORDS)
+    consumer.seek(T0, RECORDS - 3)
+    (message,) = received(consumer, 1)
+    consumer.release(message, 0.3)
+    waits, begun, found = looks(monkeypatch), time.monotonic(), list[Message]()
+    while len(found) < 3:
+        found += consumer.consume(3 - len(found), 2 * SECONDS)
+    assert offsets(found) == [RECORDS - 2, RECORDS - 1, RECORDS - 3]
+    assert time.monotonic() - begun < SECONDS
+    assert waits.count(0.0) < 20  # of some thousand
+
+
+def test_a_call_returns_what_it_has_when_a_record_is_released(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make()
+    first = received(consumer, 20)
+    waits, begun = looks(monkeypatch), time.monotonic()
+    threading.Timer(0.2, consumer.release, (first[-1], 600.0)).start()
+    found = consumer.consume(RECORDS, 2 * SECONDS)
+    assert time.monotonic() - begun < SECONDS
+    assert offsets(found) == [at for at in range(20, RECORDS) if at % 4 != 3]
+    assert waits.count(0.0) < 20  # of some thousand
+
+
+def test_a_call_whose_records_have_gone_back_goes_on_as_if_it_had_none(
+    group: FakeSessions,
+) -> None:
+    """Else the released key would never come to a call without a timeout."""
+    with FakeCluster(topics={"orders": 1}) as cluster, fake_consumers(cluster, group) as make:
+        cluster.produce("orders", [("a", "0"), ("b", "1")], partition=0)
+        consumer = make(acknowledgement__mode="explicit")
+        consumer.assign([T0])
+        (first,) = received(consumer, 1)
+        consumer.release(first, 0.5)
+        done = Progress.of(0, [rectangle(1, 2)])
+        threading.Timer(0.2, group.members[0].restart, (T0, done)).start()
+        more = partial(cluster.produce, "orders", [("c", "2")], partition=0)
+        threading.Timer(1.0, more).start()
+        begun = time.monotonic()
+        assert sorted(offsets(consumer.consume(2, 2 * SECONDS))) == [0, 2]
+        assert time.monotonic() - begun < SECONDS
+
+
+Receives = Callable[[KeySharedConsumer], Message | None]
+
+
+def polls(consumer: KeySharedConsumer) -> Message | None:
+    return consumer.poll(0.05)
+
+
+def polls_what_is_fresh(consumer: KeySharedConsumer) -> Message | None:
+    return consumer.poll_fresh() or consumer.poll(0.05)
+
+
+def iterates(consumer: KeySharedConsumer) -> Message | None:
+    return next(iter(consumer))
+
+
+@cache
+def async_of(consumer: KeySharedConsumer) -> AsyncKeySharedConsumer:
+    return AsyncKeySharedConsumer({}, consumer=lambda _: consumer)
+
+
+def awaits(consumer: KeySharedConsumer) -> Message | None:
+    async def poll() -> Message | None:
+        return await async_of(consumer).poll(0.05)
+
+    return asyncio.run(poll())
+
+
+@pytest.mark.parametrize("receive", [polls, polls_what_is_fresh, iterates, awaits])
+def test_many_releases_change_what_is_read_now_and_then(make: Make, receive: Receives) -> None:
+    """Nothing comes of their keys meanwhile; each change would read anew what is on its way."""
+    consumer = make()
+    begun, stops = time.monotonic(), consumer._dispatcher.state.ended.stops
+    found, expected = list[int](), [0, 1, 2, *range(3, RECORDS, 4)]
+    while len(found) < len(expected):
+        message = receive(consumer)
+        if message is not None:
+            found.append(message.offset())
+            if len(found) < 4:  # of four keys
+                consumer.release(message, 600.0)
+    assert found == expected
+    most = 1 + int((time.monotonic() - begun) / 0.1)
+    assert consumer._dispatcher.state.ended.stops - stops <= most
+
+
+def test_a_batch_has_nothing_of_keys_that_were_released_a_moment_ago(make: Make) -> None:
+    consumer = make()
+    for _ in range(3):
+        message = consumer.poll(SECONDS)
+        assert message is not None
+        consumer.release(message, 600.0)
+    batch = consumer.consume_batch(SECONDS)
+    assert batch is not None
+    assert batch.column("offset").to_pylist() == list(range(3, RECORDS, 4))
 
 
 def test_it_is_for_explicit_mode(make: Make) -> None:
