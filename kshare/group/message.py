@@ -3,7 +3,7 @@
 Cost: 0.1 us a message with its key and value. The first access converts a column for all rows of
 its chunk; values are converted before. A message keeps its chunk alive, 2,048 rows at most, and
 the record batch that it was cut from. Whoever keeps rows for long takes them without their values
-(:attr:`Chunk.slim`).
+(:attr:`Chunk.slim`), or without the others (:mod:`kshare.group.core.kept_rows`).
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from operator import itemgetter, length_hint
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 from weakref import WeakMethod
 
 import msgspec
@@ -38,6 +38,7 @@ __all__ = [
     "Rows",
     "batch_of",
     "chunks",
+    "copied",
     "marked",
 ]
 
@@ -98,6 +99,7 @@ class Chunk:
         release_count: Refers to what says how often a record was released, by partition and offset,
             and keeps it not alive; None: none was.
         overtaken: Whether later records may have been handed out before, also between its rows.
+        starts: The present :attr:`start`, if it is handed out.
         headers, key, offset, timestamp, timestampType, value: As :meth:`column`, once that was
             called.
     """
@@ -106,7 +108,6 @@ class Chunk:
     # reads them for each record, and Python reads attributes of such a class directly.
     __slots__ = (
         "_slim",
-        "_starts",
         "acknowledged",
         "batch",
         "epochs",
@@ -118,6 +119,7 @@ class Chunk:
         "overtaken",
         "release_count",
         "released",
+        "starts",
         "timestamp",
         "timestampType",
         "topic_partition",
@@ -145,8 +147,8 @@ class Chunk:
         self.offsets: npt.NDArray[np.int64] = int64_numbers(batch.column("offset"))
         self.release_count: ReleaseCount | None = None
         self.overtaken = False
-        self._starts: list[DeliveryStart] = []  # the present one, if it is handed out
-        self._slim: Chunk | Literal[True] | None = None  # its copy, or True if it is one
+        self.starts: list[DeliveryStart] = []
+        self._slim: Chunk | None = None
 
     @property
     def slim(self) -> "Chunk":
@@ -155,16 +157,16 @@ class Chunk:
         Both share one :attr:`acknowledged`, one :attr:`released` and one :attr:`start`.
         """
         if self._slim is None:
-            names = self.batch.schema.names
-            batch = self.batch.select([name for name in _SLIM if name in names])
-            # Not by `take`, which costs an import; a slice would keep what it is a slice of.
-            copy = pa.ipc.read_record_batch(batch.serialize(), batch.schema)
-            slim = Chunk(self.topic_partition, copy, self.epochs)
-            slim.number, slim.overtaken = self.number, self.overtaken
-            slim.acknowledged, slim.released = self.acknowledged, self.released
-            slim.release_count, slim._starts, slim._slim = self.release_count, self._starts, True
-            self._slim = slim
-        return self if self._slim is True else self._slim
+            batch = copied(self.batch, _SLIM, [(0, self.batch.num_rows)])
+            self._slim = Chunk(self.topic_partition, batch, self.epochs)
+            self.share_with(self._slim)
+        return self._slim
+
+    def share_with(self, copy: "Chunk") -> None:
+        """Have start, number, and what becomes of rows in common with a copy."""
+        copy.number, copy.overtaken = self.number, self.overtaken
+        copy.acknowledged, copy.released = self.acknowledged, self.released
+        copy.release_count, copy.starts = self.release_count, self.starts
 
     @property
     def has_keys(self) -> bool:
@@ -173,17 +175,12 @@ class Chunk:
 
     def belongs_to(self, start: DeliveryStart) -> None:
         """Have what is handed out of it belong to a start from now on."""
-        self._starts[:] = [start]
+        self.starts[:] = [start]
 
     @property
     def start(self) -> DeliveryStart | None:
         """The start that what is handed out of it belongs to; None before that."""
-        return self._starts[0] if self._starts else None
-
-    @property
-    def is_slim(self) -> bool:
-        """True if it has no values any more."""
-        return self._slim is True
+        return self.starts[0] if self.starts else None
 
     def is_open(self, row: int) -> bool:
         """True if a row is neither acknowledged nor comes in another one."""
@@ -196,23 +193,32 @@ class Chunk:
 
     def open_rows(self) -> npt.NDArray[np.bool_]:
         """For each row, whether it is open."""
-        acknowledged = np.frombuffer(self.acknowledged, np.uint8)
-        rows: npt.NDArray[np.bool_] = acknowledged == 0
+        rows = self.waiting_rows()
         if RELEASED in self.released:
-            rows |= np.frombuffer(self.released, np.uint8) == RELEASED
+            rows |= self._of_rows(self.released) == RELEASED
+        return rows
+
+    def waiting_rows(self) -> npt.NDArray[np.bool_]:
+        """For each row, whether it is neither acknowledged nor released."""
+        rows: npt.NDArray[np.bool_] = self._of_rows(self.acknowledged) == 0
         return rows
 
     def released_rows(self) -> list[int]:
         """The rows that are released and have not come in others yet, ascending."""
-        rows: list[int] = np.flatnonzero(
-            np.frombuffer(self.released, np.uint8) == RELEASED
-        ).tolist()
+        rows: list[int] = np.flatnonzero(self._of_rows(self.released) == RELEASED).tolist()
         return rows
+
+    def _of_rows(self, states: bytearray) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(states, np.uint8)
 
     @property
     def records(self) -> int:
         """Number of rows that are open."""
         return self.acknowledged.count(0) + self.released.count(RELEASED)
+
+    def acknowledge(self, rows: npt.NDArray[np.int64]) -> None:
+        """Nothing more is expected of some rows, unless they are released."""
+        self._of_rows(self.acknowledged)[rows] = ACKNOWLEDGED
 
     def release(self, row: int) -> None:
         """Let a row that is not acknowledged come again."""
@@ -292,6 +298,23 @@ def chunks(
     """Cut a record batch into chunks."""
     for start in range(0, batch.num_rows, CHUNK_ROWS):
         yield Chunk(topic_partition, batch.slice(start, CHUNK_ROWS), epochs)
+
+
+def copied(
+    batch: pa.RecordBatch, names: Sequence[str], stretches: Sequence[tuple[int, int]]
+) -> pa.RecordBatch:
+    """Some stretches of rows, which keep nothing of the others alive.
+
+    Args:
+        batch: The rows.
+        names: The columns that are wanted, as far as they are there.
+        stretches: Where each begins and ends.
+    """
+    batch = batch.select([name for name in names if name in batch.schema.names])
+    parts = [batch.slice(first, end - first) for first, end in stretches]
+    some = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+    # Not by `take`, which costs an import; a slice would keep what it is a slice of.
+    return pa.ipc.read_record_batch(some.serialize(), some.schema)
 
 
 def batch_of(messages: "Sequence[Message]") -> pa.RecordBatch:

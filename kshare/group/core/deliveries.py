@@ -22,8 +22,9 @@ from kshare.core.region import EMPTY, Region
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.ended import EndedDeliveries
 from kshare.group.core.fetched_rows import FetchedRows
-from kshare.group.core.handed_out import Offsets, OpenChunks
+from kshare.group.core.handed_out import Offsets
 from kshare.group.core.left_out import LeftOut, ParkedHashes
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.core.position import NextDelivery, Position
 from kshare.group.core.work import LateWork
 from kshare.group.delivery_start import DeliveryStart

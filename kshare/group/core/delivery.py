@@ -20,7 +20,8 @@ committed, and those of the seek go on where they were, also after they were lef
 passed over stays pending.
 
 Guarantees: no record counts as processed that was not handed out, or that was and is not
-acknowledged. Cost: a byte a record until all of its chunk are acknowledged.
+acknowledged. Cost: two bytes a record until all of its chunk are acknowledged, and what is kept of
+those that are not (:mod:`.kept_rows`).
 """
 
 from collections.abc import Collection, Mapping
@@ -33,7 +34,8 @@ from kshare.core.hashing import ALL_HASHES, NO_HASHES, HashRange, KeyRanges, key
 from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.core.region import EMPTY, Region
-from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
+from kshare.group.core.handed_out import HandedOut, Offsets
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.core.position import ALL_OFFSETS, Position
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk, Rows
@@ -411,6 +413,16 @@ class Delivery:
     def unacknowledged(self) -> int:
         """Number of records that are handed out and not acknowledged (explicit mode)."""
         return self._open.records
+
+    @property
+    def unacknowledged_at_most(self) -> int:
+        """The same or more, without counting: see :attr:`.OpenChunks.records_at_most`."""
+        return self._open.records_at_most
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """True if some record is handed out and not acknowledged (explicit mode)."""
+        return self._open.has_more_than(self._handed_out.left)
 
     def in_flight(self, *, is_batch: bool) -> int:
         """Number of records that are handed out and not processed.

@@ -1,4 +1,4 @@
-"""How far the chunks of a partition are handed out, and which rows are not acknowledged.
+"""How far the chunks of a partition are handed out.
 
 ::
 
@@ -8,21 +8,15 @@
          +------- take_back() -------+
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
-from kshare.core.offsets import OFFSET_MAX, Bounds
-from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Rows
+from kshare.group.message import Chunk, Rows
 
-__all__ = ["HandedOut", "Offsets", "OpenChunks", "is_of"]
+__all__ = ["HandedOut", "Offsets"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -43,9 +37,6 @@ class _Mark:
     records: int
     chunks: list[tuple[Chunk, int]]
 
-
-_WHOLE = 8
-"""Chunks that are kept as they are: what is acknowledged soon is not worth a copy."""
 
 _Current: TypeAlias = tuple[Chunk, Rows, int, int]
 """The chunk that is being handed out, its rows that are left, and the positions around it."""
@@ -224,201 +215,3 @@ class HandedOut:
             self._records += self._rows
             self._before_last = self.before_last
             self._position, self._current = self._current[3], None
-
-
-class OpenChunks:
-    """Chunks with rows that are not acknowledged.
-
-    Args:
-        chunks: Those that there are, ascending.
-    """
-
-    def __init__(self, chunks: tuple[Chunk, ...] = ()) -> None:
-        self._chunks = list(chunks)
-
-    def add(self, chunk: Chunk, ahead_end: int) -> None:
-        """Add rows that are handed out and not acknowledged yet.
-
-        Args:
-            chunk: The rows.
-            ahead_end: Up to here, records may have been handed out before.
-        """
-        self._sweep()
-        chunk.overtaken = int(chunk.offsets[0]) < ahead_end
-        self._chunks.append(chunk)
-
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks that are left."""
-        self._sweep()
-        return tuple(self._chunks)
-
-    def acknowledge(self, offsets: Offsets, chunks: Collection[int] = ()) -> None:
-        """Acknowledge records by their offsets; unknown ones change nothing.
-
-        Args:
-            offsets: The offsets.
-            chunks: Numbers of the chunks that they are of; none: of any.
-        """
-        for chunk, rows in self._open_among(offsets, chunks):
-            np.frombuffer(chunk.acknowledged, np.uint8)[rows] = ACKNOWLEDGED
-
-    def _open_among(
-        self, offsets: Offsets, chunks: Collection[int]
-    ) -> Iterator[tuple[Chunk, Offsets]]:
-        """The rows of each chunk that are of some offsets, and neither acknowledged nor come again.
-
-        Those come in another row.
-        """
-        wanted = np.sort(offsets)
-        for chunk in self._chunks:
-            if chunks and chunk.number not in chunks:
-                continue
-            low, high = np.searchsorted(wanted, (chunk.offsets[0], chunk.offsets[-1] + 1))
-            if low == high:
-                continue
-            rows = np.searchsorted(chunk.offsets, wanted[low:high])
-            rows = rows[chunk.offsets[rows] == wanted[low:high]]
-            values = np.frombuffer(chunk.acknowledged, np.uint8)
-            yield chunk, rows[values[rows] == 0]
-
-    def acknowledge_between(self, start: int, end: int, but: KeyRanges = NO_HASHES) -> None:
-        """All records with offsets ``[start, end)`` are acknowledged, but those of some hashes."""
-        for chunk in self._chunks:
-            first, last = np.searchsorted(chunk.offsets, (start, end)).tolist()
-            values = np.frombuffer(chunk.acknowledged, np.uint8)
-            rows = first + np.flatnonzero(values[first:last] == 0)  # but those that come again
-            if but and chunk.has_keys:
-                keys = chunk.column("key")
-                rows = [
-                    row
-                    for row in rows.tolist()
-                    if not is_of(keys[row], int(chunk.offsets[row]), but)
-                ]
-            values[rows] = ACKNOWLEDGED
-
-    def replace_from(self, start: int, but: KeyRanges = NO_HASHES) -> None:
-        """Replace released rows from an offset on, but those of some hashes: they are read anew."""
-        for chunk in self._chunks:
-            for row in chunk.released_rows():
-                offset = int(chunk.offsets[row])
-                if offset >= start and not is_of(chunk.column("key")[row], offset, but):
-                    chunk.replace(row)
-
-    def release(self, key: bytes | None, first: int) -> None:
-        """Mark the records of a key from an offset on that are not acknowledged."""
-        for chunk in list(self._chunks):
-            if chunk.offsets[-1] >= first:
-                row = int(np.searchsorted(chunk.offsets, first))
-                if key is None and chunk.offsets[row] != first:
-                    continue  # it has nothing in common with any record of this chunk
-                for each in _rows_of(chunk, key, row):
-                    chunk.release(each)
-
-    def release_all(self, firsts: Mapping[bytes, int], alone: Collection[int]) -> None:
-        """The same for many keys, in one pass.
-
-        Args:
-            firsts: The first offset of each key.
-            alone: Offsets of records without a key.
-        """
-        lowest = min([*firsts.values(), *alone])
-        for chunk in list(self._chunks):
-            if chunk.offsets[-1] < lowest:
-                continue
-            for row, key in enumerate(chunk.column("key")):
-                offset = int(chunk.offsets[row])
-                if offset in alone if key is None else offset >= firsts.get(key, OFFSET_MAX):
-                    chunk.release(row)
-
-    def come_again(self) -> list[tuple[bytes | None, int, Bounds]]:
-        """Records that are marked count as not handed out from now on.
-
-        Returns:
-            Of each key in each chunk: the key, the offset of its first marked record, and offsets
-            that hold all of its marked records and no other one of it that was handed out.
-        """
-        found = []
-        for chunk in self._chunks:
-            if RELEASED not in chunk.released:
-                continue
-            keys = chunk.column("key")
-            by_key: dict[tuple[bytes | None, int], list[int]] = {}
-            for row in chunk.released_rows():
-                by_key.setdefault((keys[row], -1 if keys[row] is not None else row), []).append(row)
-            for (key, _), rows in by_key.items():
-                bounds: list[int] = []
-                is_open = False
-                for row in _rows_of(chunk, key, rows[0]) if key is not None else rows:
-                    offset, comes = int(chunk.offsets[row]), chunk.released[row] == RELEASED
-                    if comes and (is_open or bounds[-1:] == [offset]):
-                        bounds[-1] = offset + 1
-                    elif comes:
-                        bounds += (offset, offset + 1)
-                    is_open = comes and not chunk.overtaken
-                found.append((key, int(chunk.offsets[rows[0]]), tuple(bounds)))
-                for row in rows:
-                    chunk.replace(row)
-        return found
-
-    @property
-    def records(self) -> int:
-        """Number of records that are not acknowledged."""
-        return sum([chunk.records for chunk in self._chunks])
-
-    def offsets(self) -> Offsets:
-        """The offsets of the records that are not acknowledged, ascending, each once."""
-        # No sweep: another thread may be about to add a chunk.
-        parts = [chunk.offsets[chunk.open_rows()] for chunk in self._chunks]
-        parts = [part for part in parts if len(part)]
-        offsets = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        if all(one[-1] < other[0] for one, other in pairwise(parts)):
-            return offsets
-        # Not np.unique: from numpy 2.3 on it hashes, which takes a hundred times as long.
-        offsets.sort(kind="stable")
-        return offsets[np.diff(offsets, prepend=-1) > 0]
-
-    def oldest_ms(self, below: int) -> int | None:
-        """Timestamp of the first record that is not acknowledged; None if there is none.
-
-        Args:
-            below: Records from this offset on do not count.
-        """
-        first = [
-            (int(chunk.offsets[row]), chunk, row)
-            for chunk in self._chunks
-            if (row := chunk.first_open()) >= 0 and chunk.offsets[row] < below
-        ]
-        if not first:
-            return None
-        _, chunk, row = min(first, key=itemgetter(0))
-        if "timestamp" not in chunk.batch.schema.names:
-            return None
-        milliseconds = int(chunk.column("timestamp")[row])
-        return milliseconds if milliseconds >= 0 else None
-
-    def slim(self) -> None:
-        """Forget the values of all: nobody waits for them soon."""
-        self._sweep()
-        self._chunks = [each if each.is_slim else each.slim for each in self._chunks]
-
-    def _sweep(self) -> None:
-        """Forget the chunks that are acknowledged, and the values of those that stay for long."""
-        chunks = [chunk for chunk in self._chunks if chunk.first_open() >= 0]
-        for at, chunk in enumerate(chunks[:-_WHOLE]):
-            if not chunk.is_slim:
-                chunks[at] = chunk.slim
-        self._chunks = chunks
-
-
-def is_of(key: bytes | None, offset: int, hashes: KeyRanges) -> bool:
-    """Return True if a record with this key and offset is of some key hashes."""
-    return hashes.holds(key_hash(key, offset))
-
-
-def _rows_of(chunk: Chunk, key: bytes | None, first: int) -> Iterator[int]:
-    """The rows of a key, from one on; without a key, a row has nothing in common with others."""
-    keys, row = chunk.column("key"), first - 1
-    with suppress(ValueError):
-        while key is not None or row < first:
-            row = keys.index(key, row + 1) if key is not None else first
-            yield row

@@ -71,7 +71,10 @@ class HandingOut:
         """The wait that keeps it from reading more, while too much is not acknowledged."""
         if not self._explicit:
             return {}
-        waiting = sum([delivery.unacknowledged for delivery in list(self._by_partition.values())])
+        deliveries = list(self._by_partition.values())
+        if sum([each.unacknowledged_at_most for each in deliveries]) < _UNACKNOWLEDGED_MAX:
+            return {}
+        waiting = sum([each.unacknowledged for each in deliveries])
         return {"full": _FULL} if waiting >= _UNACKNOWLEDGED_MAX else {}
 
     @property

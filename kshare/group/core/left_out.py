@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from kshare.core.hashing import NO_HASHES, KeyRanges, key_hash
 from kshare.core.progress import TopicPartition
-from kshare.group.core.handed_out import OpenChunks
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.message import Chunk
 
 __all__ = ["LeftOut", "ParkedHashes", "Released"]

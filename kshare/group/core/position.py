@@ -23,7 +23,8 @@ from kshare.core.hashing import NO_HASHES, KeyRanges
 from kshare.core.offsets import OFFSET_MAX, Bounds
 from kshare.core.progress import Stripe
 from kshare.core.region import EMPTY, Region
-from kshare.group.core.handed_out import Offsets, OpenChunks, is_of
+from kshare.group.core.handed_out import Offsets
+from kshare.group.core.open_chunks import OpenChunks, is_of
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 

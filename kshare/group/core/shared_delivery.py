@@ -312,6 +312,16 @@ class SharedDelivery(Delivery):
         return sum(part.delivery.unacknowledged for part in self._parts)
 
     @property
+    def unacknowledged_at_most(self) -> int:
+        """The same or more, without counting."""
+        return sum(part.delivery.unacknowledged_at_most for part in self._parts)
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """True if some record is handed out and not acknowledged (explicit mode)."""
+        return any(part.delivery.has_unacknowledged for part in self._parts)
+
+    @property
     def oldest_unacknowledged_ms(self) -> int | None:
         """Timestamp of a record that is handed out and not acknowledged, of the lowest part."""
         parts = sorted(self._parts, key=lambda part: part.offsets)

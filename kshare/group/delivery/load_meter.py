@@ -245,7 +245,7 @@ class LoadMeter:
                 del self._meters[partition]
             for partition, delivery in deliveries.items():
                 meter = self._look_at(partition, delivery, now)
-                is_busy = self._explicit and delivery.in_flight(is_batch=False) > 0
+                is_busy = self._explicit and delivery.has_unacknowledged
                 if meter.busy.is_on:
                     share = 1.0 if is_busy else 0.5
                     meter.window.seconds += meter.busy.count(now - passed, now) * share

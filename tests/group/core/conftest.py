@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kshare.group.core import handed_out
+from kshare.group.core import open_chunks
 
 
 @pytest.fixture(autouse=True, scope="package")
 def few_whole_chunks() -> Iterator[None]:
     """Chunks of which rows stay open lose their values early: tests have few chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handed_out, "_WHOLE", 1)
+        patch.setattr(open_chunks, "_WHOLE", 1)
         yield

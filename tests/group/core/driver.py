@@ -7,7 +7,16 @@ import pyarrow as pa
 
 from kshare.core.hashing import ALL_HASHES, HashRange, KeyRanges, key_hash
 from kshare.core.progress import Progress, Stripe, TopicPartition
-from kshare.group.core import deliveries, delivery, fetched_rows, handing_out, left_out, position
+from kshare.group.core import (
+    deliveries,
+    delivery,
+    fetched_rows,
+    handing_out,
+    kept_rows,
+    left_out,
+    open_chunks,
+    position,
+)
 from kshare.group.core.deliveries import Deliveries, MayCount
 from kshare.group.core.handing_out import HandingOut
 from kshare.group.core.left_out import LeftOut
@@ -17,7 +26,7 @@ from tests.support.groups import LOWER, T0, T1, UPPER
 
 END = 1 << 40
 MODULES = (deliveries, handing_out, fetched_rows, left_out)
-OF_DELIVERY = (delivery, position)
+OF_DELIVERY = (delivery, position, open_chunks, kept_rows)
 LOW = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in LOWER][:2]
 HIGH = [f"k{i}" for i in range(99) if key_hash(f"k{i}".encode(), 0) in UPPER][:2]
 MIXED = [LOW[0], HIGH[0], LOW[1], HIGH[1]] * 3

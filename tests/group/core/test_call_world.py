@@ -16,8 +16,9 @@ from kshare.group.core import handing_out
 from kshare.group.core.deliveries import Deliveries
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.fetched_rows import FetchedRows
-from kshare.group.core.handed_out import HandedOut, Offsets, OpenChunks
+from kshare.group.core.handed_out import HandedOut, Offsets
 from kshare.group.core.handing_out import Call
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.core.ownership import Ownership
 from kshare.group.core.ownerships import Ownerships
 from kshare.group.core.position import NextDelivery

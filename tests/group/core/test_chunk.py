@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kshare.core.progress import TopicPartition
 from kshare.errors import ConsumerClosedError
-from kshare.group.core.handed_out import OpenChunks
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.message import ACKNOWLEDGED, RELEASED, Chunk, Message
 from tests.group.core.driver import chunk_of
 

@@ -12,7 +12,8 @@ from kshare.core.hashing import ALL_HASHES
 from kshare.core.progress import Progress
 from kshare.group.core import handed_out as handed_out_module
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handed_out import HandedOut, OpenChunks
+from kshare.group.core.handed_out import HandedOut
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import Chunk
 from tests.group.core.driver import OF_DELIVERY

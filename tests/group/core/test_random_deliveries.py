@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +14,8 @@ from kshare.core.offsets import OffsetRange
 from kshare.core.progress import Progress, Rectangle, TopicPartition
 from kshare.core.region import EMPTY, Region
 from kshare.group.core.deliveries import Deliveries
-from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.left_out import ParkedHashes, Released
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.group.core.position import ALL_OFFSETS, Position
 from kshare.group.delivery_start import DeliveryStart
 from kshare.group.message import RELEASED, Chunk, Message
@@ -344,7 +343,7 @@ def reads_on_what_is_released(patch: pytest.MonkeyPatch) -> None:
 
 def an_acknowledgement_wins_over_a_release(patch: pytest.MonkeyPatch) -> None:
     """A record is marked as released, and counts once it is acknowledged all the same."""
-    patch.setattr(Chunk, "open_rows", lambda chunk: np.frombuffer(chunk.acknowledged, "u1") == 0)
+    patch.setattr(Chunk, "open_rows", Chunk.waiting_rows)
     patch.setattr(Chunk, "first_open", lambda chunk: chunk.acknowledged.find(0))
     patch.setattr(Chunk, "release", lambda chunk, row: chunk.released.__setitem__(row, RELEASED))
 

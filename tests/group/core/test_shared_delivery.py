@@ -13,7 +13,7 @@ from kshare.core.hashing import ALL_HASHES, WHOLE
 from kshare.core.offsets import Bounds, length, subtract, union
 from kshare.core.progress import Progress, Stripe, TopicPartition
 from kshare.group.core import delivery as core_delivery
-from kshare.group.core import handed_out, shared_deliveries, shared_delivery
+from kshare.group.core import handed_out, kept_rows, open_chunks, shared_deliveries, shared_delivery
 from kshare.group.core.left_out import LeftOut
 from kshare.group.core.shared_deliveries import SharedDeliveries
 from kshare.group.core.shared_delivery import SharedDelivery
@@ -24,7 +24,7 @@ from kshare.group.protocol.owners.leases import Share
 from tests.support.interrupts import Interrupt, interrupt
 
 T0 = TopicPartition("orders", 0)
-MODULES = (shared_delivery, core_delivery, handed_out)
+MODULES = (shared_delivery, core_delivery, handed_out, open_chunks, kept_rows)
 
 
 def all_count(_: TopicPartition, __: DeliveryStart) -> bool:
@@ -235,7 +235,7 @@ def test_what_was_collected_goes_back_wherever_an_interrupt_comes(explicit: bool
         each._parts[1].is_counted = True
         with (
             suppress(Interrupt),
-            interrupt(number, shared_delivery, core_delivery, handed_out) as at,
+            interrupt(number, *MODULES) as at,
         ):
             each.take_back()
         each.take_back()

@@ -152,6 +152,7 @@ def test_a_key_that_is_given_back_while_another_is_read_again_keeps_what_is_held
             assert dispatcher.state.release(held[0], None)
             dispatcher.refresh()
             dispatcher.released.let_go(T0, key_hash(b"a", 0))
+            dispatcher.state.left_out.follow_at_once()
             dispatcher.refresh()
             assert dispatcher.state.release(held[5], None)
             assert eventually(lambda: dispatcher.next_rows(0.1))

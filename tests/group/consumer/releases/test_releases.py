@@ -18,8 +18,8 @@ from kshare.group import message as messages
 from kshare.group.consumer import processed
 from kshare.group.consumer.receiver import Receiver
 from kshare.group.core.delivery import Delivery
-from kshare.group.core.handed_out import OpenChunks
 from kshare.group.core.handing_out import Call, HandingOut
+from kshare.group.core.open_chunks import OpenChunks
 from kshare.testing import FakeCluster
 from tests.group.consumer.records import offsets
 from tests.group.consumer.released import RECORDS, Make, received
