@@ -22,7 +22,6 @@ from kshare.dead_letters.writer import DeadLetters
 from kshare.group.config.rules import facts_of, needs_explicit
 from kshare.group.consumer.consumer import KeySharedConsumer
 from kshare.group.consumer.topic_lookup import SubscribedTopics
-from kshare.group.core.left_out import ParkedHashes
 from kshare.group.log.retry_log import Reason
 from kshare.group.message import ACKNOWLEDGED, Chunk, Message
 from kshare.kafka.parked_keys import ParkedKeys
@@ -238,7 +237,7 @@ class ConsumerEdge:
 
         The consumer obeys the same list, so it returns nothing more of these keys.
         """
-        parked = self._parked_hashes()
+        parked = self._releases.parked
         return [
             each.lane
             for each in firsts
@@ -246,10 +245,6 @@ class ConsumerEdge:
             and (hashes := parked.get(each.topic))
             and hashes.holds(key_hash(each.raw_key, 0))
         ]
-
-    def _parked_hashes(self) -> ParkedHashes:
-        parking = self._releases._dispatcher.parking  # noqa: SLF001 - the consumer's own look
-        return {} if parking is None or parking.hashes is None else parking.hashes
 
     def unparked(self, lanes: Mapping[Hashable, Record]) -> list[Hashable]:
         """Those of some parked lanes whose keys an operator has unparked since.

@@ -20,6 +20,7 @@ from kshare.group.consumer.restrictions import Restrictions
 from kshare.group.core.deliveries import MayCount, Starts
 from kshare.group.core.delivery import Delivery
 from kshare.group.core.handed_out import Offsets
+from kshare.group.core.left_out import ParkedHashes
 from kshare.group.core.work import CommitRequest
 from kshare.group.delivery.dispatcher import Dispatcher
 from kshare.group.log.retry_log import Attempted, RetryLog
@@ -71,6 +72,12 @@ class Releases:
         self._retry_log: RetryLog | None = None
         self._attempts: dict[TopicPartition, dict[int, _Attempt]] = {}
         self._starts: dict[TopicPartition, Any] = {}  # as of the last look at the log
+
+    @property
+    def parked(self) -> ParkedHashes:
+        """The key hashes that nobody reads, by topic, as the consumer saw them last."""
+        parking = self._dispatcher.parking
+        return {} if parking is None or parking.hashes is None else parking.hashes
 
     def defer(self, messages: Iterable[Message]) -> None:
         """Records come again, and all of their keys behind them, once :meth:`let_go` is called."""

@@ -10,7 +10,7 @@ __all__ = ["KeptRows"]
 
 _COLUMNS = ("offset", "key", "timestamp")
 _GAP = 16
-"""Up to so many rows are kept between two that are open: to leave them out costs more."""
+"""Maximum number of rows that are kept between two open ones: to leave them out costs more."""
 
 
 class KeptRows(Chunk):

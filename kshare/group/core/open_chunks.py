@@ -65,7 +65,7 @@ class OpenChunks:
         return [*kept, *whole]
 
     def _keep(self, most: int) -> None:
-        """Have so many whole chunks at most; who looks meanwhile may find one twice."""
+        """Leave ``most`` chunks whole; who looks meanwhile may find one twice."""
         kept, whole = self._held
         whole = [chunk for chunk in whole if chunk.first_open() >= 0]
         self._held = kept, whole
@@ -209,7 +209,7 @@ class OpenChunks:
         return records + self._added - added
 
     def has_more_than(self, records: int) -> bool:
-        """True if so many records are not acknowledged and one more; counts no further."""
+        """True if more than a number of records are not acknowledged; counts no further."""
         found = 0
         for chunk in self._all():
             found += chunk.records
