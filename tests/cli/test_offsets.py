@@ -67,7 +67,11 @@ def committed(cluster: FakeCluster) -> None:
 
 @pytest.mark.usefixtures("committed")
 def test_a_topic_without_offsets(run: Run) -> None:
-    assert run("--topic", "other") == (0, f"group {GROUP} has committed nothing\n", "")
+    assert run("--topic", "other") == (
+        0,
+        f"group {GROUP} has committed nothing of topic other\n",
+        "",
+    )
     assert run("--topic", "other", "--json") == (0, "[]\n", "")
 
 
@@ -103,7 +107,7 @@ def test_what_is_committed(run: Run, tmp_path: Path) -> None:
             }
         ],
     )
-    assert run("--topic", "other")[1] == f"group {GROUP} has committed nothing\n"
+    assert run("--topic", "other")[1] == f"group {GROUP} has committed nothing of topic other\n"
     picture = tmp_path / "offsets.svg"
     assert run("--plot", str(picture))[0] == 0
     assert f"group {GROUP}" in picture.read_text()
