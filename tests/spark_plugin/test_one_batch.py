@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from kshare.core.checkpoint import BatchOffsets, decode, encode
 from kshare.core.progress import Progress, TopicPartition
 from kshare.errors import AuthorizationError
+from kshare.kafka.cluster import Cluster
 from kshare.kafka.parked_keys import ParkedKeys
 from kshare.testing import FakeCluster, Record
 from spark_plugin.listener import KshareListener
@@ -32,9 +33,20 @@ NOW = "2026-11-28T12:00:00.000Z"
 WITH_HANDLERS = KshareDataSource.working(b"", StructType())
 
 
+def at_timestamps(
+    _: Cluster, asked: dict[TopicPartition, int], _on_fault: object
+) -> dict[TopicPartition, int | None]:
+    """All records are older than any time but 0: the mock's brokers look none up."""
+    return {tp: 0 if time_ms == 0 else None for tp, time_ms in asked.items()}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster(topics={"orders": 2, "payments": 1}) as running:
+    with (
+        FakeCluster(topics={"orders": 2, "payments": 1}) as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(Cluster, "at_timestamps", at_timestamps)
         for topic, partition, records in (("orders", 0, 30), ("orders", 1, 12), ("payments", 0, 5)):
             running.produce(topic, [Record(b"k", b"v")] * records, partition=partition)
         yield running
