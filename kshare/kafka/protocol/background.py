@@ -352,5 +352,9 @@ class BackgroundBrokers(BrokerPool):
         with suppress(OSError):
             self.release(address, connection)
 
+    def _is_silent(self, address: Address) -> bool:
+        made = self._connecting.get(address)
+        return made is not None and not made.done()
+
     def _begin(self, call: Callable[[], _T]) -> Future[_T]:
         return begin(call, "kshare connects", self._wake)

@@ -37,6 +37,8 @@ __all__ = [
 _IDLE_SECONDS_MAX = 240.0
 """Well below a broker's connections.max.idle.ms (10 minutes)."""
 _IDLE_CONNECTIONS_MAX = 4
+_SILENT_LAST = 10.0
+"""One that may be frozen is asked for metadata after all that have not failed just now."""
 _FAILED_SECONDS = 300.0
 """After its pause, how long a broker that failed is asked for metadata after all others."""
 
@@ -343,6 +345,10 @@ class BrokerPool:
             if leader is not None and now < leader.until
         }
 
+    def _is_silent(self, address: Address) -> bool:
+        """True if a broker has not answered yet to somebody who waits for it."""
+        return False
+
     def _metadata(
         self, topics: Iterable[str], former: Collection[Address]
     ) -> Metadata | LeaderUnknownError:
@@ -353,7 +359,8 @@ class BrokerPool:
             if over and now >= over + _FAILED_SECONDS:
                 over = 0.5  # it may be well by now: after others, but before former leaders
             # In any order: if all are former leaders, another one is asked first next time.
-            return over + (1.0 + CHANCE.random() if address in former else 0.0)
+            over += 1.0 + CHANCE.random() if address in former else 0.0
+            return over + (_SILENT_LAST if self._is_silent(address) else 0.0)
 
         now = self._clock.monotonic()
         others = self._memory().others(self._kafka)

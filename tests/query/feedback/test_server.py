@@ -330,6 +330,7 @@ def test_connections_that_the_system_does_not_watch_are_dropped(
         patch.setattr(selectors.DefaultSelector, "register", full)
         with closing(Stranger(ticket)) as stranger:
             assert stranger.is_dropped()
+    until(lambda: caplog.records != [])  # it is said once the connection is dropped
     (warning,) = caplog.records
     assert "No space left on device" in warning.message
 

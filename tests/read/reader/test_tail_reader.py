@@ -190,8 +190,12 @@ def test_a_leader_that_has_nothing_is_looked_up_again_when_it_is_old() -> None:
             assert values_of(reader, 1) == [b"after"]
 
 
-def test_a_frozen_broker_keeps_no_other_one_waiting() -> None:
-    """Nor does it when nothing is connected yet: it takes connections, and answers nothing."""
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_frozen_broker_keeps_no_other_one_waiting(is_late: bool) -> None:
+    """Nor does it when nothing is connected yet: it takes connections, and answers nothing.
+
+    Nor when nobody has read for a while, and leaders are looked up again.
+    """
     with FakeCluster(brokers=2, topics={"orders": 2}) as cluster:
         for partition in PARTITIONS:
             cluster.move_leader(*partition, 1 + partition.partition)
@@ -205,6 +209,9 @@ def test_a_frozen_broker_keeps_no_other_one_waiting() -> None:
             for partition in PARTITIONS[::-1]:
                 reader.read(Slice(*partition, (Rectangle(OffsetRange(0, NO_END), WHOLE),)))
             assert values_of(reader, 3) == [b"v"] * 3
+            if is_late:
+                time.sleep(3 * kafka.fetch_max_wait_ms / 1000)
+                assert reader.next_records(0.1) is None
             cluster.produce("orders", [("k", "more")], partition=0)
             assert values_of(reader, 1) == [b"more"]
             assert reader.delivered(PARTITIONS[1]) == 0
