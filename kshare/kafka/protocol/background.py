@@ -352,7 +352,7 @@ class BackgroundBrokers(BrokerPool):
         with suppress(OSError):
             self.release(address, connection)
 
-    def _is_silent(self, address: Address) -> bool:
+    def _is_silent(self, address: Address, /) -> bool:
         made = self._connecting.get(address)
         return made is not None and not made.done()
 

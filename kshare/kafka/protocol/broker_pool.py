@@ -345,7 +345,7 @@ class BrokerPool:
             if leader is not None and now < leader.until
         }
 
-    def _is_silent(self, address: Address) -> bool:
+    def _is_silent(self, _: Address, /) -> bool:
         """True if a broker has not answered yet to somebody who waits for it."""
         return False
 
