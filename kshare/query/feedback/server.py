@@ -182,6 +182,7 @@ class FeedbackServer:
                     with contextlib.suppress(OSError):
                         key.fileobj.close()  # type: ignore[union-attr]
                 listener.close()
+                self._wake[0].close()  # neither may be watched yet
 
     def _accept(self, selector: selectors.BaseSelector, listener: socket.socket) -> bool:
         """Take a connection; return False if that is not possible now, say without a free file."""

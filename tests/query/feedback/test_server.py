@@ -326,13 +326,30 @@ def test_connections_that_the_system_does_not_watch_are_dropped(
 
     monkeypatch.setattr(server_module, "_TICK_SECONDS", 0.01)
     ticket = server.ticket("b", 0, hold=False)
+    with closing(Stranger(ticket)) as early:  # the thread watches its own sockets by now
+        early.say(b"?\n")
+        assert early.is_dropped()
     with monkeypatch.context() as patch:
         patch.setattr(selectors.DefaultSelector, "register", full)
         with closing(Stranger(ticket)) as stranger:
             assert stranger.is_dropped()
-    until(lambda: caplog.records != [])  # it is said once the connection is dropped
+            until(lambda: caplog.records != [])  # it is said once the connection is dropped
     (warning,) = caplog.records
     assert "No space left on device" in warning.message
+
+
+def test_a_server_that_can_watch_nothing_leaves_no_socket(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(selectors.DefaultSelector, "register", full)
+    with closing(FeedbackServer(("127.0.0.1", 9))) as server:
+        server.start()
+        assert server._wake is not None
+        until(lambda: server._wake is None or server._wake[0].fileno() < 0)
+    assert "the planner goes on without" in caplog.text
 
 
 def test_a_server_whose_thread_has_ended_gives_tickets_that_lead_nowhere(
