@@ -16,14 +16,16 @@ Cost: some system calls a task, 0.02 ms. Nothing is imported that a worker has n
 
 import inspect
 import socket
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BufferedIOBase
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kshare.operating_system import this_system
 
-__all__ = ["SentToTasks", "worker_output"]
+__all__ = ["SentToTasks", "acknowledging", "worker_output"]
 
+_T = TypeVar("_T")
 _MAIN: Final = "main"
 _WORKERS: Final = ("pyspark.worker", "__main__")  # the latter without a daemon
 _OUTPUT: Final = "outfile"
@@ -53,6 +55,31 @@ def worker_output() -> BufferedIOBase | None:
             return output if isinstance(output, BufferedIOBase) else None
         frame = frame.f_back
     return None
+
+
+def acknowledging(batches: Iterable[_T]) -> Iterator[_T]:
+    """The batches that Spark sends a task; each message is acknowledged once it is taken.
+
+    A task that only takes rows, as a sink's does, answers nothing until it ends: each next message
+    would be held back for up to 40 ms. To be called in the worker's thread.
+    """
+    output = worker_output()
+    return iter(batches) if output is None else _acknowledged(batches, output)
+
+
+def _acknowledged(batches: Iterable[_T], output: BufferedIOBase) -> Iterator[_T]:
+    try:
+        connection = socket.socket(fileno=output.fileno())
+    except OSError:  # no file: as below
+        yield from batches
+        return
+    try:
+        for batch in batches:
+            with suppress(OSError):  # no TCP
+                this_system().acknowledge(connection)
+            yield batch
+    finally:
+        connection.detach()  # it stays the worker's
 
 
 def _wait_for_nothing() -> None:

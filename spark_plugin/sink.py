@@ -28,7 +28,7 @@ from kshare.import_caches import forget_finders
 from kshare.options.frozen import digest_of
 from kshare.options.row_encodings import RowEncodings
 from kshare.options.sink import SinkOptions, parse_sink_options
-from kshare.worker_connection import SentToTasks
+from kshare.worker_connection import SentToTasks, acknowledging
 from spark_plugin.logs import show_log
 from spark_plugin.spark_api import DataSourceStreamArrowWriter
 from spark_plugin.tables import told_of_tables
@@ -81,7 +81,7 @@ class BatchSink(SentToTasks, DataSourceArrowWriter):
     @edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write a task's rows, and return when the brokers have them."""
-        return _write(iterator, self._options, is_start=True)
+        return _write(acknowledging(iterator), self._options, is_start=True)
 
 
 class StreamSink(SentToTasks, DataSourceStreamArrowWriter):
@@ -94,6 +94,7 @@ class StreamSink(SentToTasks, DataSourceStreamArrowWriter):
     @edge
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Write a task's rows; with ``exactlyOnce`` :meth:`commit` makes them visible."""
+        iterator = acknowledging(iterator)
         if not self._options.exactly_once:
             return _write(iterator, self._options, is_start=_is_first_batch())
         from kshare.query.produce import Attempt, prepare_rows  # noqa: PLC0415 - as in _write()

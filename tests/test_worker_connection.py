@@ -20,7 +20,7 @@ from kshare.operating_system import POSIX
 from kshare.processing import Processor, Record
 from kshare.processing.frames import process_by_key
 from kshare.processing.work import Work
-from kshare.worker_connection import worker_output
+from kshare.worker_connection import acknowledging, worker_output
 from spark_plugin.plain_reader import PlainReader
 from spark_plugin.readers import BatchReader, StreamReader
 from spark_plugin.sink import batch_sink, stream_sink
@@ -212,3 +212,35 @@ def test_an_output_is_found_in_workers_alone() -> None:
     assert in_worker(worker_output, output) is output
     assert in_worker(worker_output, None) is None
     assert in_worker(worker_output, output, "a_users_module") is None
+
+
+def test_each_batch_of_a_sink_is_acknowledged_once_it_is_taken(connection: Connection) -> None:
+    """So what Spark sends next is not held back, though the task answers nothing."""
+
+    def batches() -> Iterator[bytes]:
+        while True:
+            connection.send_task()
+            yield b"a batch"
+
+    taken: list[bytes] = []
+
+    def take() -> None:
+        for batch in acknowledging(batches()):
+            taken.append(connection.second())
+            assert batch == b"a batch"
+            if len(taken) == 3:
+                return
+
+    with connection.worker.makefile("wb") as output:
+        in_worker(take, output)
+    assert taken == [b"second"] * 3
+    connection.worker.send(b"x")  # it is still open
+
+
+def test_outside_of_a_worker_and_without_tcp_batches_come_as_ever() -> None:
+    assert [*acknowledging([1, 2])] == [1, 2]
+    assert in_worker(lambda: [*acknowledging([1, 2])], io.BytesIO()) == [1, 2]
+    one, other = socket.socketpair()
+    with one, other, one.makefile("wb") as output:
+        assert in_worker(lambda: [*acknowledging([1, 2])], output) == [1, 2]
+        one.send(b"x")
