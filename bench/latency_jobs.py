@@ -95,9 +95,6 @@ WAYS = {
     "realTime, 4 key ranges": Way("kshare", options=_OURS | {"keyRanges": f"{RANGES}"}, p99=100),
     "realTime, handlers of 5 ms": Way("kshare", options=_OURS, handles=True, p50=20),
     "realTime, kshare's sink": Way("kshare", "kshare", _OURS, conf=_SMALL, p50=15),
-    "realTime, kshare's sink, 2 tasks": Way(
-        "kshare", "kshare", _OURS | {"maxTasks": "2"}, conf=_SMALL, p50=15
-    ),
     "realTime, kshare's sink, 1 task": Way(
         "kshare", "kshare", _OURS | {"maxTasks": "1"}, conf=_SMALL, p50=15
     ),

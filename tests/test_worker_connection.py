@@ -231,9 +231,14 @@ def test_each_batch_of_a_sink_is_acknowledged_once_it_is_taken(connection: Conne
             if len(taken) == 3:
                 return
 
-    with connection.worker.makefile("wb") as output:
-        in_worker(take, output)
+    socket.setdefaulttimeout(60)  # as a user's function may have done
+    try:
+        with connection.worker.makefile("wb") as output:
+            in_worker(take, output)
+    finally:
+        socket.setdefaulttimeout(None)
     assert taken == [b"second"] * 3
+    assert os.get_blocking(connection.worker.fileno())  # the worker's, as it was
     connection.worker.send(b"x")  # it is still open
 
 

@@ -8,7 +8,7 @@ Cost: linear in the slices.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -36,11 +36,12 @@ def with_fetch_groups(
     """
     if not options.max_bytes_key_range_results:
         return tuple(tasks)
-    readers = _Readers()
-    for number, task in enumerate(tasks):
-        for planned in task.slices:
-            readers.add(number, planned.slice.topic_partition, planned.slice.bounds)
-    groups = readers.groups(query, batch)
+    read = (
+        (number, planned.slice.topic_partition, planned.slice.bounds)
+        for number, task in enumerate(tasks)
+        for planned in task.slices
+    )
+    groups = _groups(query, batch, read)
     return tuple(_knowing(number, task, groups) for number, task in enumerate(tasks))
 
 
@@ -63,14 +64,13 @@ def open_with_fetch_groups(
     """
     if not options.max_bytes_key_range_results:
         return tuple(tasks)
-    readers = _Readers()
-    for number, task in enumerate(tasks):
-        for each in task.ranges:
-            tp = each.id.partition
-            start = each.slice.offsets.start
-            if unread := within(each.slice.bounds, start, available.get(tp, start)):
-                readers.add(number, tp, unread)
-    groups = readers.groups(query, batch)
+    read = (
+        (number, each.id.partition, unread)
+        for number, task in enumerate(tasks)
+        for each in task.ranges
+        if (unread := within(each.slice.bounds, 0, available.get(each.id.partition, 0)))
+    )
+    groups = _groups(query, batch, read)
     return tuple(
         replace(
             task,
@@ -84,27 +84,28 @@ def open_with_fetch_groups(
     )
 
 
-class _Readers:
-    """For each partition, the offsets that each task reads of it, by its number."""
+def _groups(
+    query: str, batch: str, read: Iterable[tuple[int, TopicPartition, Bounds]]
+) -> dict[tuple[int, TopicPartition], FetchGroup]:
+    """The fetch groups where sharing is worth its looks, by number of the task and partition.
 
-    def __init__(self) -> None:
-        self._found: defaultdict[TopicPartition, dict[int, list[Bounds]]] = defaultdict(dict)
-
-    def add(self, number: int, tp: TopicPartition, offsets: Bounds) -> None:
-        """A task reads offsets of a partition."""
-        self._found[tp].setdefault(number, []).append(offsets)
-
-    def groups(self, query: str, batch: str) -> dict[tuple[int, TopicPartition], FetchGroup]:
-        """The groups of tasks, by number and partition, where sharing is worth its looks."""
-        groups: dict[tuple[int, TopicPartition], FetchGroup] = {}
-        for tp, readers in self._found.items():
-            sets = [union(offsets) for offsets in readers.values()]
-            if len(sets) == 1 or max(map(length, sets)) < _SHARED_OFFSETS_MIN:
-                continue
-            for number, group in zip(readers, fetch_groups(query, batch, sets), strict=True):
-                if group is not None:
-                    groups[number, tp] = group
-        return groups
+    Args:
+        query: A random name of the query run.
+        batch: The batch's name within it.
+        read: The offsets that are read: number of the task, partition, and offsets.
+    """
+    found: defaultdict[TopicPartition, dict[int, list[Bounds]]] = defaultdict(dict)
+    for number, tp, offsets in read:
+        found[tp].setdefault(number, []).append(offsets)
+    groups: dict[tuple[int, TopicPartition], FetchGroup] = {}
+    for tp, readers in found.items():
+        sets = [union(offsets) for offsets in readers.values()]
+        if len(sets) == 1 or max(map(length, sets)) < _SHARED_OFFSETS_MIN:
+            continue
+        for number, group in zip(readers, fetch_groups(query, batch, sets), strict=True):
+            if group is not None:
+                groups[number, tp] = group
+    return groups
 
 
 def _knowing(number: int, task: Task, groups: dict[tuple[int, TopicPartition], FetchGroup]) -> Task:
