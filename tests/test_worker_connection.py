@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from kshare.operating_system import POSIX
-from kshare.processing import Processor, Record
+from kshare.processing import Processor, Record, work
 from kshare.processing.frames import process_by_key
 from kshare.processing.work import Work
 from kshare.worker_connection import acknowledging, worker_output
@@ -240,6 +240,26 @@ def test_each_batch_of_a_sink_is_acknowledged_once_it_is_taken(connection: Conne
     assert taken == [b"second"] * 3
     assert os.get_blocking(connection.worker.fileno())  # the worker's, as it was
     connection.worker.send(b"x")  # it is still open
+
+
+def test_so_is_each_batch_for_handlers(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bytes] = []
+
+    def process(batches: Iterator[Any], *_: object, **__: object) -> None:
+        taken.extend(connection.second() for _ in batches)
+
+    def batches() -> Iterator[bytes]:
+        for _ in range(3):
+            connection.send_task()
+            yield b"a batch"
+
+    monkeypatch.setattr(work, "process_rows", process)
+    handling = Work(Processor(handler), "key", None, None)
+    with connection.worker.makefile("wb") as output:
+        in_worker(lambda: handling.rows(batches()), output)
+    assert taken == [b"second"] * 3
 
 
 def test_outside_of_a_worker_and_without_tcp_batches_come_as_ever() -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kshare.processing.frame_task import process_rows
 from kshare.processing.handling import Handling
-from kshare.worker_connection import SentToTasks
+from kshare.worker_connection import SentToTasks, acknowledging
 
 __all__ = ["Work"]
 
@@ -31,8 +31,9 @@ class Work(SentToTasks):
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process rows that have an end: see :func:`.process_rows`."""
+        rows = acknowledging(batches)
         return process_rows(
-            batches, self.processor, key=self.key, result=self.result, options=self.options
+            rows, self.processor, key=self.key, result=self.result, options=self.options
         )
 
     def open_rows(self, read: Any, says: Any) -> Generator[pa.RecordBatch, None, None]:
